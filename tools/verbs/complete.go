@@ -69,7 +69,7 @@ func flagCompletions(cmd *command.Command, f *pflag.Flag, text string) ([]comman
 		return portNumbers(cmd.Flag("dev").Value.String()), true
 	case "report-counters":
 		return listCompletions(plain(counterNames(cmd.Flag("dev").Value.String())), text), true
-	case "type", "types", "atomic-type": // the help lists them
+	case "type", "types", "kind", "atomic-type": // the help lists them
 		_, types, _ := strings.Cut(f.Usage, ": ")
 		all := plain(strings.Split(types, ", "))
 		if f.Name == "types" {

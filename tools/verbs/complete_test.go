@@ -90,6 +90,7 @@ func TestComplete(t *testing.T) {
 		{"mesh run --devs right,_", []string{"right,left"}},
 		{"mesh run --devs=left,", []string{"left,right"}},
 		{"mesh run --devs left,right,_", nil},
+		{"perf plot --kind _", []string{"sizes", "latency", "time"}},
 		{"mesh run --types _", []string{"rc", "ud"}},
 		{"mesh run --types ud,_", []string{"ud,rc"}},
 		{"rping _", nil},

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,7 +17,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/goverbs/goverbs/tools/internal/objects"
-	"github.com/goverbs/goverbs/tools/internal/privatefile"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf/plot"
@@ -39,6 +37,7 @@ type perfOptions struct {
 	over   []string // files of reports
 
 	every     time.Duration // between lines of a test without an end
+	timeline  time.Duration // between samples; 0 is none
 	perftest  bool
 	dataAddr  string
 	pkeyIndex int
@@ -87,11 +86,12 @@ how many messages it has received, as the programs of perftest do.`,
   verbs perf send-lat 10.1.0.1
   verbs perf write-bw 10.1.0.1 --all --json >before.json
   verbs perf write-bw 10.1.0.1 --all --plot bw.svg --overlay before.json
+  verbs perf plot -o bw.svg before.json after.json   # with the difference in percent
   verbs perf write-bw 10.1.0.1 --run-infinitely -D 1s   # until interrupted
   verbs perf send-lat --perftest 10.1.0.1 -n 10000   # where ib_send_lat -n 10000 runs
   verbs perf read-bw --perftest --cm                 # for ib_read_bw -R HOST`,
 	})
-	cmd.Add(newPerfServe())
+	cmd.Add(newPerfServe(), newPerfPlot())
 	for _, t := range perfTests {
 		cmd.Add(newPerfTest(t.op, t.metric, t.does))
 	}
@@ -194,6 +194,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	f.StringVar(&o.dataAddr, "data-addr", "", "the client with --perftest may have this `ADDRESS` for its messages (server; default the one that it connects from)")
 	f.StringSliceVarP(&o.local.Counters, "report-counters", "W", nil, "show how much counters of this side's port grow during each size, warm-up included: `NAMES` of verbs stat, separated by commas")
 	f.StringVar(&o.plot, "plot", "", "draw the result into `FILE` (.svg), which only its owner can read: bandwidth or latency over the size, or for one size the distribution of the latency")
+	f.DurationVar(&o.timeline, "timeline", 0, "keep how many messages each `TIME` had, and whether this side's port was active, for --json and --plot")
 	f.StringArrayVar(&o.over, "overlay", nil, "draw the result of an earlier --json in `FILE` into the same picture; may be repeated")
 }
 
@@ -239,7 +240,7 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 		e := &perftestEnd{o: o, server: host == "", measured: measured, running: running}
 		report, err = o.untilStopped(ctx, e.finish, func(ctx context.Context) (*perf.Report, error) { return e.run(ctx, log, host) })
 	} else {
-		client := &perf.Client{Config: o.config, Local: o.local, Host: host, Port: o.port, Measured: measured, Running: running}
+		client := &perf.Client{Config: o.config, Local: o.local, Host: host, Port: o.port, Measured: measured, Running: running, Timeline: o.timeline}
 		report, err = o.untilStopped(ctx, client.Finish, client.Run)
 	}
 	if err != nil {
@@ -254,7 +255,7 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 		err = errors.Join(err, table.err)
 	}
 	if o.plot != "" { // the result is printed even if drawing fails
-		err = errors.Join(err, o.draw(append([]plot.Named{{Report: report}}, old...)))
+		err = errors.Join(err, draw("plot", o.plot, plot.Options{}, append(old, plot.Named{Name: map[bool]string{true: "this run"}[len(old) > 0], Report: report})))
 	}
 	return err
 }
@@ -292,6 +293,12 @@ func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot
 	if err := o.local.Validate(&o.config); err != nil {
 		return nil, err
 	}
+	if changed("timeline") && (o.timeline < perf.LeastTimeline || o.timeline > time.Hour) {
+		return nil, fmt.Errorf("--timeline is %s, allowed: %s to %s", o.timeline, perf.LeastTimeline, time.Hour)
+	}
+	if o.timeline > 0 && o.perftest {
+		return nil, errors.New("--timeline and --perftest exclude each other")
+	}
 	if o.perftest {
 		if !changed("port") {
 			o.port = perftest.DefaultPort
@@ -315,26 +322,13 @@ func (o *perfOptions) picture() ([]plot.Named, error) {
 		return nil, nil
 	}
 	var old []plot.Named
-	if err := plot.CheckFile(o.plot); err != nil {
+	if err := checkPicture("plot", o.plot); err != nil {
 		return nil, err
 	}
-	if dir, err := os.Stat(filepath.Dir(o.plot)); err != nil {
-		return nil, fmt.Errorf("--plot is %q, allowed: a file in an existing directory: %w", o.plot, err)
-	} else if !dir.IsDir() {
-		return nil, fmt.Errorf("--plot is %q, allowed: a file in a directory; %s is not one", o.plot, dir.Name())
-	}
-	if err := privatefile.Check(o.plot); err != nil {
-		return nil, fmt.Errorf("--plot: %w", err)
-	}
 	for _, name := range o.over {
-		f, err := os.Open(name)
+		r, err := readReport(name)
 		if err != nil {
 			return nil, fmt.Errorf("--overlay: %w", err)
-		}
-		r, err := perf.ReadReport(f)
-		f.Close()
-		if err != nil {
-			return nil, fmt.Errorf("--overlay %s: %w", name, err)
 		}
 		old = append(old, plot.Named{Name: filepath.Base(name), Report: r})
 		if r.Config.Metric != o.config.Metric {
@@ -347,18 +341,6 @@ func (o *perfOptions) picture() ([]plot.Named, error) {
 		}
 	}
 	return old, nil
-}
-
-// draw writes the picture.
-func (o *perfOptions) draw(reports []plot.Named) error {
-	f, err := privatefile.Create(o.plot)
-	if err != nil {
-		return fmt.Errorf("--plot: %w", err)
-	}
-	if err := errors.Join(plot.Write(f, reports...), f.Close()); err != nil {
-		return fmt.Errorf("--plot %s: %w", o.plot, err)
-	}
-	return nil
 }
 
 // leastEvery is the least time between two lines of a test without an end.

@@ -365,7 +365,7 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 	if err != nil {
 		return nil, err
 	}
-	e.report = perf.Report{Schema: perf.ReportSchema, Test: c.Name(), Config: e.end.Config, Results: []perf.Size{}}
+	e.report = perf.Report{Schema: perf.ReportSchema, Test: c.Name(), Time: time.Now().UTC().Truncate(time.Second), Config: e.end.Config, Results: []perf.Size{}}
 	mine, theirs := e.sides()
 	*mine = perf.Side{
 		Device: e.dev.Name(), Driver: e.dev.Info().Driver, Address: e.local.String(), Inline: e.end.Inline,

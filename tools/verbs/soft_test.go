@@ -535,6 +535,60 @@ func TestSoftPerfInterrupted(t *testing.T) {
 	}
 }
 
+// TestSoftPerfPlot: results with a time line are drawn again, with what they differ by; what cannot be drawn leaves
+// the file as it is.
+func TestSoftPerfPlot(t *testing.T) {
+	device, port := softServe(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"a.json", "b.json"} {
+		client := softCommand(t, device, "perf", "write-bw", "-e", "--duration", "300ms", "--timeline", "50ms", "--json", "--plot", file("run.svg"), "--port", port, "127.0.0.1")
+		out, err := client.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r perf.Report
+		if err := json.Unmarshal(out, &r); err != nil || r.Time.IsZero() || len(r.Results[0].Timeline) == 0 {
+			t.Fatalf("%v: %s", err, out)
+		}
+		total := int64(0)
+		for _, s := range r.Results[0].Timeline {
+			if total += s.Messages; s.Down {
+				t.Errorf("the port was down: %+v", s)
+			}
+		}
+		if total < r.Results[0].Iterations {
+			t.Errorf("the time line has %d messages, want at least %d", total, r.Results[0].Iterations)
+		}
+		if err := os.WriteFile(file(name), out, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for picture, c := range map[string]struct {
+		args []string
+		want string // in the picture, or of the error
+	}{
+		"run.svg":   {nil, ">seconds since the traffic began<"},
+		"time.svg":  {[]string{file("a.json"), file("b.json")}, " on average (b.json)<"},
+		"sizes.svg": {[]string{"--kind", "sizes", file("a.json"), file("b.json")}, ">% more than the first report<"},
+		"none.svg":  {[]string{"--kind", "latency", file("a.json")}, "--kind is latency, allowed: sizes, time; write-bw measures bandwidth"},
+		"gone.svg":  {[]string{file("nosuch.json")}, "nosuch.json: no such file"},
+	} {
+		if c.args != nil {
+			_, err := run(t, append([]string{"perf", "plot", "-o", file(picture)}, c.args...)...)
+			if err != nil {
+				if _, serr := os.Stat(file(picture)); !strings.Contains(err.Error(), c.want) || serr == nil {
+					t.Errorf("%s: %v, want %q; the file: %v", picture, err, c.want, serr)
+				}
+				continue
+			}
+		}
+		if b, err := os.ReadFile(file(picture)); err != nil || !strings.Contains(string(b), c.want) {
+			t.Errorf("%s: %v, want %q in %s", picture, err, c.want, b)
+		}
+	}
+}
+
 // TestSoftPerfDC: a device without DC is reported before the peer is told of the test.
 func TestSoftPerfDC(t *testing.T) {
 	device := fmt.Sprintf("auto:%d", freeUDP(t))

@@ -167,7 +167,7 @@ func TestUsageArguments(t *testing.T) {
 		{"info a b", `the arguments of verbs info are "a b", allowed: at most 1`},
 		{"stat a b", `the arguments of verbs stat are "a b", allowed: at most 1`},
 		{"res a b", `the arguments of verbs res are "a b", allowed: at most 1`},
-		{"perf bogus", `the command of verbs perf is "bogus", allowed: atomic-bw, atomic-lat, read-bw, read-lat, send-bw, send-lat, serve, `},
+		{"perf bogus", `the command of verbs perf is "bogus", allowed: atomic-bw, atomic-lat, plot, read-bw, read-lat, send-bw, send-lat, serve, `},
 		{"bogus", `the command of verbs is "bogus", allowed: `},
 		{"devises", `unknown command "devises"; did you mean devices?`},
 		{"pingpng", `unknown command "pingpng"; did you mean pingpong?`},

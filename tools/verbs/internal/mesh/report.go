@@ -16,7 +16,7 @@ type Report struct {
 	Measurements []Measurement `json:"measurements"`
 }
 
-// Options are what a run was asked for, beside its thresholds.
+// Options are the settings of a run, beside its thresholds.
 type Options struct {
 	Types      []string `json:"types"`
 	FlowLabels []int    `json:"flow_labels"`

@@ -2,60 +2,31 @@ package mesh
 
 import (
 	"fmt"
-	"html"
 	"io"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/svg"
 )
 
 // Sizes in a picture, in pixels.
 const (
-	margin     = 20
-	textSize   = 12
-	lineHeight = 18
-	charWidth  = 0.6 * textSize // of most fonts, on average
-	smallCell  = 14             // of a cell without a value
-	widest     = 1500           // of maps in a row
-	valuesFor  = 24             // hosts, up to which cells show values
-	longest    = 28             // of a host's name, in characters
-	mostLines  = 16             // of findings
+	margin    = 20
+	smallCell = 14   // of a cell without a value
+	widest    = 1500 // of maps in a row
+	valuesFor = 24   // hosts, up to which cells show values
+	longest   = 28   // of a host's name, in characters
+	mostLines = 16   // of findings
 )
-
-// shown makes a text fit for XML, and shortens it in the middle.
-func shown(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsGraphic(r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
-	if runes := []rune(text); len(runes) > most {
-		text = string(runes[:most/2]) + "…" + string(runes[len(runes)-(most-1)/2:])
-	}
-	return html.EscapeString(text)
-}
-
-// svgPicture collects the elements of a picture.
-type svgPicture struct {
-	b             strings.Builder
-	width, height float64
-}
-
-// text adds a text, with more attributes.
-func (p *svgPicture) text(x, y float64, attrs, text string, most int) {
-	fmt.Fprintf(&p.b, "<text x=\"%.0f\" y=\"%.0f\"%s>%s</text>\n", x, y, attrs, shown(text, most))
-}
 
 // SVG writes the report as a picture with a heat map of each matrix.
 func (r *Report) SVG(w io.Writer) error {
-	p := &svgPicture{}
+	p, wide := &svg.Picture{}, 0.0
 	y := float64(margin)
 	for i, line := range r.title() {
 		size := map[bool]string{true: ` font-size="18" font-weight="bold"`}[i == 0]
-		p.text(margin, y+textSize, size, line, 200)
-		p.width = max(p.width, float64(min(utf8.RuneCountInString(line), 200))*charWidth*1.5)
-		y += lineHeight + 6
+		p.Text(margin, y+svg.TextSize, size, line, 200)
+		wide = max(wide, 1.5*svg.Width(line, 200))
+		y += svg.LineHeight + 6
 	}
 	x, below := float64(margin), y
 	for _, t := range r.tables() {
@@ -65,10 +36,10 @@ func (r *Report) SVG(w io.Writer) error {
 		}
 		r.drawMap(p, t, x, y+margin)
 		x += width + 2*margin
-		p.width = max(p.width, x)
+		wide = max(wide, x)
 		below = max(below, y+height+2*margin)
 	}
-	y = below + lineHeight
+	y = below + svg.LineHeight
 	for i := range r.Findings {
 		line := r.Findings[i].String()
 		if rest := len(r.Findings) - i; i == mostLines-1 && rest > 1 {
@@ -76,14 +47,11 @@ func (r *Report) SVG(w io.Writer) error {
 		} else if i >= mostLines {
 			break
 		}
-		p.text(margin, y, "", line, 160)
-		p.width = max(p.width, float64(min(utf8.RuneCountInString(line), 160))*charWidth)
-		y += lineHeight
+		p.Text(margin, y, "", line, 160)
+		wide = max(wide, svg.Width(line, 160))
+		y += svg.LineHeight
 	}
-	p.width, p.height = p.width+2*margin, y+margin
-	_, err := fmt.Fprintf(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" font-size=\"%d\">\n"+
-		"<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n%s</svg>\n", p.width, p.height, textSize, p.b.String())
-	return err
+	return p.Draw(w, wide+2*margin, y+margin)
 }
 
 // cell returns the size of a cell, and whether it shows its value.
@@ -99,16 +67,16 @@ func (r *Report) cell(t table) (width, height float64, values bool) {
 		text, _ := t.value(m)
 		most = max(most, len(text)+1)
 	}
-	return max(float64(most)*charWidth+14, 30), 24, true
+	return max(float64(most)*svg.CharWidth+14, 30), 24, true
 }
 
 // labelWidth returns the length of the longest host's name.
 func (r *Report) labelWidth() float64 {
-	most := 0
+	most := 0.0
 	for i := range r.Hosts {
-		most = max(most, min(utf8.RuneCountInString(r.Hosts[i].Name), longest)+2)
+		most = max(most, svg.Width(r.Hosts[i].Name, longest))
 	}
-	return float64(most) * charWidth
+	return most + 2*svg.CharWidth
 }
 
 // Sizes of a legend.
@@ -122,16 +90,16 @@ const (
 func (r *Report) mapSize(t table) (width, height float64) {
 	cw, ch, _ := r.cell(t)
 	n, label := float64(len(r.Hosts)), r.labelWidth()
-	title := float64(utf8.RuneCountInString(t.title())) * charWidth * 1.2
-	return max(title, label+n*cw+2*margin, legendWidth), 2*lineHeight + label + n*ch + legendLines*lineHeight
+	title := 1.2 * svg.Width(t.title(), 120)
+	return max(title, label+n*cw+2*margin, legendWidth), 2*svg.LineHeight + label + n*ch + legendLines*svg.LineHeight
 }
 
 // drawMap draws a map, and below it the legend.
-func (r *Report) drawMap(p *svgPicture, t table, x, y float64) {
-	p.text(x, y, ` font-size="14" font-weight="bold"`, t.title(), 120)
+func (r *Report) drawMap(p *svg.Picture, t table, x, y float64) {
+	p.Text(x, y, ` font-size="14" font-weight="bold"`, t.title(), 120)
 	cw, ch, values := r.cell(t)
 	label := r.labelWidth()
-	left, top := x+margin+label, y+lineHeight+label
+	left, top := x+margin+label, y+svg.LineHeight+label
 	name := func(i int) string {
 		mark := map[bool]string{true: "× "}[r.Hosts[i].Error != ""]
 		return mark + r.Hosts[i].Name
@@ -139,9 +107,9 @@ func (r *Report) drawMap(p *svgPicture, t table, x, y float64) {
 	every := max(1, int((smallCell-1)/ch+1)) // names, which must not overlap
 	for i := 0; i < len(r.Hosts); i += every {
 		at := float64(i)
-		p.text(left-6, top+at*ch+ch/2+4, ` text-anchor="end"`, name(i), longest+2)
+		p.Text(left-6, top+at*ch+ch/2+4, ` text-anchor="end"`, name(i), longest+2)
 		cx, cy := left+at*cw+cw/2+4, top-6
-		p.text(cx, cy, fmt.Sprintf(` transform="rotate(-90 %.0f %.0f)"`, cx, cy), name(i), longest+2)
+		p.Text(cx, cy, fmt.Sprintf(` transform="rotate(-90 %.0f %.0f)"`, cx, cy), name(i), longest+2)
 	}
 	cells := r.cells(t)
 	var fill [noHeat + 1]strings.Builder
@@ -164,13 +132,13 @@ func (r *Report) drawMap(p *svgPicture, t table, x, y float64) {
 	}
 	for heat := range fill {
 		if d := fill[heat].String(); d != "" {
-			fmt.Fprintf(&p.b, "<path d=\"%s\" fill=\"%s\" stroke=\"#ddd\" stroke-width=\"%g\"/>\n", d, heats[heat].colour, min(0.5, cw/20))
+			p.Add("<path d=\"%s\" fill=\"%s\" stroke=\"#ddd\" stroke-width=\"%g\"/>", d, heats[heat].colour, min(0.5, cw/20))
 		}
 	}
-	p.b.WriteString(marks.String())
+	p.WriteString(marks.String())
 	n := float64(len(r.Hosts))
-	fmt.Fprintf(&p.b, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"none\" stroke=\"#000\"/>\n", left, top, n*cw, n*ch)
-	r.drawLegend(p, t, left, top+n*ch+lineHeight)
+	p.Add("<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"none\" stroke=\"#000\"/>", left, top, n*cw, n*ch)
+	r.drawLegend(p, t, left, top+n*ch+svg.LineHeight)
 }
 
 // mark marks a cell: a cross is a failed test, a frame (or without values a dot) is a threshold that is crossed, and a
@@ -191,19 +159,19 @@ func (r *Report) mark(b *strings.Builder, m *Measurement, heat int, bad bool, x,
 }
 
 // drawLegend draws what the colours and marks mean.
-func (r *Report) drawLegend(p *svgPicture, t table, x, y float64) {
+func (r *Report) drawLegend(p *svg.Picture, t table, x, y float64) {
 	usual := r.usual(t.typ)
 	title := fmt.Sprintf("median of all %s: %.1f µs", t.typ, usual.Latency)
 	if t.bandwidth {
 		title = fmt.Sprintf("median of all %s: %.3f Gb/s", t.typ, usual.Bandwidth)
 	}
-	p.text(x, y, "", title, longest*2)
+	p.Text(x, y, "", title, longest*2)
 	_, _, values := r.cell(t)
 	row := func(heat int, m *Measurement, bad bool, label string) {
-		y += lineHeight
-		fmt.Fprintf(&p.b, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%d\" height=\"%d\" fill=\"%s\" stroke=\"#ddd\"/>\n", x, y-textSize, swatch, swatch, heats[heat].colour)
-		r.mark(&p.b, m, heat, bad, x, y-textSize, swatch, swatch, values)
-		p.text(x+swatch+8, y, "", label, longest*2)
+		y += svg.LineHeight
+		p.Add("<rect x=\"%.1f\" y=\"%.1f\" width=\"%d\" height=\"%d\" fill=\"%s\" stroke=\"#ddd\"/>", x, y-svg.TextSize, swatch, swatch, heats[heat].colour)
+		r.mark(&p.Builder, m, heat, bad, x, y-svg.TextSize, swatch, swatch, values)
+		p.Text(x+swatch+8, y, "", label, longest*2)
 	}
 	for heat, label := range r.scale(t) {
 		row(heat, &Measurement{}, false, label)

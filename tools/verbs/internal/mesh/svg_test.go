@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/svg"
 )
 
 // pictureFleet is a fleet with bad links: each fourth host is slow, some links lose or fail, and one host is down.
@@ -60,9 +62,9 @@ type seen struct {
 }
 
 // look reads a picture, all of whose texts must be within it.
-func look(t *testing.T, svg []byte) (s seen) {
+func look(t *testing.T, picture []byte) (s seen) {
 	t.Helper()
-	dec := xml.NewDecoder(bytes.NewReader(svg))
+	dec := xml.NewDecoder(bytes.NewReader(picture))
 	var x, y float64
 	anchor, turned := "", false
 	for {
@@ -100,11 +102,11 @@ func look(t *testing.T, svg []byte) (s seen) {
 				continue
 			}
 			s.texts = append(s.texts, text)
-			long := float64(utf8.RuneCountInString(text)) * charWidth
-			left, right, top := x, x+long, y-textSize
+			long := float64(utf8.RuneCountInString(text)) * svg.CharWidth
+			left, right, top := x, x+long, y-svg.TextSize
 			switch {
 			case turned:
-				left, right, top = x-textSize, x, y-long
+				left, right, top = x-svg.TextSize, x, y-long
 			case anchor == "end":
 				left, right = x-long, x
 			case anchor == "middle":
@@ -122,14 +124,14 @@ func TestSVG(t *testing.T) {
 	for _, n := range []int{2, 4, 16, 64, 150} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			r := pictureFleet(n)
-			var svg bytes.Buffer
-			if err := r.SVG(&svg); err != nil {
+			var b bytes.Buffer
+			if err := r.SVG(&b); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(t.ArtifactDir(), fmt.Sprintf("mesh-%d.svg", n)), svg.Bytes(), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(t.ArtifactDir(), fmt.Sprintf("mesh-%d.svg", n)), b.Bytes(), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			s := look(t, svg.Bytes())
+			s := look(t, b.Bytes())
 			if s.cells != 2*n*n {
 				t.Errorf("%d cells, want %d", s.cells, 2*n*n)
 			}
@@ -170,12 +172,12 @@ func TestSVGHostile(t *testing.T) {
 	for i := range r.Findings {
 		r.Findings[i].Hosts = []string{evil, evil}
 	}
-	var svg bytes.Buffer
-	if err := r.SVG(&svg); err != nil {
+	var b bytes.Buffer
+	if err := r.SVG(&b); err != nil {
 		t.Fatal(err)
 	}
-	look(t, svg.Bytes())
-	if bytes.Contains(svg.Bytes(), []byte("<script")) {
+	look(t, b.Bytes())
+	if bytes.Contains(b.Bytes(), []byte("<script")) {
 		t.Error("a name breaks the picture")
 	}
 }

@@ -30,6 +30,8 @@ type Client struct {
 	PeerDevice string // PeerDevice is the server's device, if the server has a secret; empty for one that suits.
 	PeerGID    ib.GID // PeerGID is a GID of that device; the zero GID is the address of the server.
 
+	// Timeline is the time between two samples of each size, at least LeastTimeline; 0 is none.
+	Timeline time.Duration
 	// Measured is called with each size's result as it comes, if it is not nil.
 	Measured func(Size)
 	// Running is called when the traffic of a size begins, with the size and a function that
@@ -216,7 +218,7 @@ func (cl *Client) agree(ctx context.Context, dev *uverbs.Device, port uint8) err
 	c.MTU = cmp.Or(c.MTU, min(mine.MTU, theirs.MTU))
 	c.RdAtomic = cmp.Or(c.RdAtomic, min(mine.RdAtomic, theirs.RdAtomic))
 	cl.report = Report{
-		Schema: ReportSchema, Test: c.Name(), Config: *c,
+		Schema: ReportSchema, Test: c.Name(), Time: time.Now().UTC().Truncate(time.Second), Config: *c,
 		Client: Side{Device: mine.Device, Driver: mine.Driver, Address: cl.conn.conn.LocalAddr().String()},
 		Server: Side{Device: theirs.Device, Driver: theirs.Driver, Address: cl.conn.conn.RemoteAddr().String()},
 	}
@@ -314,9 +316,16 @@ func (cl *Client) measure(ctx context.Context, size int) (Size, error) {
 	if cl.Running != nil {
 		defer cl.Running(size, cl.end.Count)()
 	}
+	stop := func() []Sample { return nil }
+	if cl.Timeline > 0 {
+		cl.end.exact = true
+		stop = sampleEvery(cl.Timeline, cl.end.Count, cl.end.portDown)
+	}
 	run, err := cl.end.Run(ctx, size, func(sent int64) error {
 		return cl.conn.put(message{Kind: kindFinished, Sent: sent})
 	})
+	cl.end.count.Store(cl.end.progress())
+	samples := stop()
 	if err != nil {
 		return Size{}, err
 	}
@@ -335,7 +344,9 @@ func (cl *Client) measure(ctx context.Context, size int) (Size, error) {
 			err = cl.end.VerifyMemory(size, m.Run.AllSent/int64(c.QPs))
 		}
 	}
-	return c.Result(size, run, m.Run), err
+	result := c.Result(size, run, m.Run)
+	result.Timeline = samples
+	return result, err
 }
 
 // Validate refuses what is not possible, or not together with a config.

@@ -281,9 +281,10 @@ func (c *Config) onDemand(attr *uverbs.DeviceAttr) string {
 	return c.Op + " over " + c.Type + " on demand"
 }
 
-// progress is what Count shows. For a sender of a test without an end it is how many messages have completed.
+// progress is what Count shows. For a sender of a test without an end, and of one with a time line, it is how many
+// messages have completed.
 func (e *End) progress() int64 {
-	if !e.Config.Endless || !e.Config.sends(e.Server) {
+	if !e.Config.Endless && !e.exact || !e.Config.sends(e.Server) || e.Config.Metric == Lat {
 		return e.done
 	}
 	n := 0

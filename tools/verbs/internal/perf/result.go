@@ -10,12 +10,13 @@ import (
 
 // Report is what a client prints as JSON: a run of all sizes.
 type Report struct {
-	Schema  int    `json:"schema"` // 1; raised when a field changes its meaning
-	Test    string `json:"test"`   // such as send-lat
-	Config  Config `json:"config"`
-	Client  Side   `json:"client"`
-	Server  Side   `json:"server"`
-	Results []Size `json:"results"` // in the order of the sizes
+	Schema  int       `json:"schema"`        // 1; raised when a field changes its meaning
+	Test    string    `json:"test"`          // such as send-lat
+	Time    time.Time `json:"time,omitzero"` // when the test began
+	Config  Config    `json:"config"`
+	Client  Side      `json:"client"`
+	Server  Side      `json:"server"`
+	Results []Size    `json:"results"` // in the order of the sizes
 }
 
 // finished returns a report that has results, and nil otherwise.
@@ -47,11 +48,12 @@ type Size struct {
 	Seconds    float64    `json:"seconds"`    // that they took
 	Latency    *Latency   `json:"latency,omitempty"`
 	Bandwidth  *Bandwidth `json:"bandwidth,omitempty"`
-	Lost       int64      `json:"lost"`               // messages that did not come, warm-up included; of uc and ud
-	ClientCPU  float64    `json:"client_cpu"`         // processor time of the client's process, own and kernel's, by time elapsed
-	ServerCPU  float64    `json:"server_cpu"`         // the same of the server's, with that of its device if it is one in software; 0 of perftest's
-	Verified   bool       `json:"verified"`           // data was compared, and was right
-	Counters   []Counter  `json:"counters,omitempty"` // how much they have grown on this side, in the order of --report-counters
+	Lost       int64      `json:"lost"`                // messages that did not come, warm-up included; of uc and ud
+	ClientCPU  float64    `json:"client_cpu"`          // processor time of the client's process, own and kernel's, by time elapsed
+	ServerCPU  float64    `json:"server_cpu"`          // the same of the server's, with that of its device if it is one in software; 0 of perftest's
+	Verified   bool       `json:"verified"`            // data was compared, and was right
+	Timeline   []Sample   `json:"intervals,omitempty"` // with --timeline
+	Counters   []Counter  `json:"counters,omitempty"`  // how much they have grown on this side, in the order of --report-counters
 }
 
 // Bandwidth is what went through, of both directions together.
