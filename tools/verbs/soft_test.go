@@ -542,11 +542,12 @@ func TestSoftPerfPlot(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	for _, name := range []string{"a.json", "b.json"} {
-		client := softCommand(t, device, "perf", "write-bw", "-e", "--duration", "300ms", "--timeline", "50ms", "--json", "--plot", file("run.svg"), "--port", port, "127.0.0.1")
-		out, err := client.Output()
+		args := []string{"perf", "write-bw", "-e", "--duration", "300ms", "--timeline", "50ms", "--json", "--plot", file("run.svg"), "--port", port, "127.0.0.1"}
+		text, err := retry(t, func() (string, error) { return softRun(t, device, args...) })
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v: %s", err, text)
 		}
+		out := []byte(text)
 		var r perf.Report
 		if err := json.Unmarshal(out, &r); err != nil || r.Time.IsZero() || len(r.Results[0].Timeline) == 0 {
 			t.Fatalf("%v: %s", err, out)
