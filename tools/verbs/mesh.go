@@ -32,8 +32,9 @@ func newMesh() *command.Command {
 		Short: "Check the RDMA links between all hosts of a fleet",
 		Long: `"verbs mesh serve" runs on every host, and "verbs mesh run" on any one machine. It has each host
 test latency and bandwidth with each other one, and reports which host, device or link is
-unreachable, or worse than the others.`,
-		Example: `  verbs mesh serve --secret-file /etc/verbs-mesh.secret
+unreachable, or worse than the others. With --via it starts the servers itself, such as over ssh.`,
+		Example: `  verbs mesh run --via 'ssh {host}' node1 node2 node3 node4
+  verbs mesh serve --secret-file /etc/verbs-mesh.secret
   verbs mesh run --secret-file /etc/verbs-mesh.secret node1 node2 node3 node4`,
 	})
 	cmd.Add(newMeshServe(), newMeshRun())

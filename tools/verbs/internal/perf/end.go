@@ -100,7 +100,7 @@ type End struct {
 	opened  objects.Stack // closed by Close
 	empty   int           // fruitless polls
 	pace    pace
-	exact   bool // count messages, not completions
+	exact   bool          // count messages, not completions
 	armed   [2]*uverbs.CQ // the queues that the next wait for an event is for
 	timer   *time.Timer
 	expired *atomic.Bool  // the test's time is over

@@ -30,7 +30,7 @@ const (
 	kindReport    = "report"
 	kindError     = "error"
 
-	// Of a server with a secret; see probe.go.
+	// Of a server with a secret or at a pipe; see probe.go.
 	kindInventory = "inventory"
 	kindRails     = "rails"
 	kindProbe     = "probe"

@@ -16,7 +16,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
-// A server with a secret also takes two requests of somebody who coordinates tests between servers, each
+// A server with a secret, or at a pipe, also takes two requests of somebody who coordinates tests between servers, each
 // instead of hello on a connection of its own:
 //
 //	inventory               →
