@@ -209,10 +209,10 @@ func (l *link) Probe(ctx context.Context, p perf.Probe) (*perf.Size, error) {
 	if err == nil {
 		return s, nil
 	}
-	if why := cmp.Or(l.explain(nil), to.explain(nil)); why != nil {
+	if why := l.explain(nil); why != nil {
 		return nil, &perf.NoAnswerError{Err: why}
 	}
-	return nil, err
+	return nil, to.explain(err)
 }
 
 // start starts the program, and waits for the server.
