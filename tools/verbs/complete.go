@@ -47,6 +47,7 @@ func completeAll(cmd *command.Command) {
 			return all
 		}
 	}
+	cmd.CompleteFile = func(args []string) bool { return slices.Contains(nextArguments(cmd.Use, args), "FILE") }
 	cmd.CompleteFlag = func(f *pflag.Flag, text string) ([]command.Completion, bool) { return flagCompletions(cmd, f, text) }
 	for _, c := range cmd.Commands() {
 		completeAll(c)

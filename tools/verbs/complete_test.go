@@ -76,6 +76,7 @@ func TestComplete(t *testing.T) {
 		{"system set netns _", []string{"shared", "exclusive"}},
 		{"pingpong _", nil},
 		{"top --dev _", both},
+		{"top record _", nil},
 		{"pingpong --dev _", both},
 		{"pingpong -d _", both},
 		{"pingpong --ib-port _", []string{"1"}},
@@ -122,11 +123,13 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// TestCompleteFile: files are completed for flags that name one.
+// TestCompleteFile: files are completed for flags and arguments that name one.
 func TestCompleteFile(t *testing.T) {
-	out, err := run(t, "__complete", "perf", "send-bw", "--plot", "")
-	if err != nil || !strings.HasPrefix(out, ":0\n") { // 0 is for files
-		t.Errorf("%v\n%s", err, out)
+	for _, line := range []string{"perf send-bw --plot", "top", "trace show --failed"} {
+		out, err := run(t, append(strings.Fields("__complete "+line), "")...)
+		if err != nil || !strings.HasPrefix(out, ":0\n") { // 0 is for files
+			t.Errorf("verbs %s: %v\n%s", line, err, out)
+		}
 	}
 }
 

@@ -24,7 +24,8 @@ const (
 
 func newTop() *command.Command {
 	var o top.Options
-	var device, record string
+	var device string
+	var record recordFile
 	cmd := &command.Command{
 		Use:   "top [flags] [FILE]",
 		Short: "Show rates, errors, link changes, processes and QPs, live",
@@ -65,11 +66,11 @@ come to its address.`,
 			if o.Reader, err = topReader(device); err != nil {
 				return err
 			}
-			if record != "" {
-				f, err := privatefile.Create(record)
-				if err != nil {
-					return err
-				}
+			f, err := record.create()
+			if err != nil {
+				return err
+			}
+			if f != nil {
 				o.Record = f
 				defer func() { err = cmp.Or(err, f.Close()) }()
 			}
@@ -79,7 +80,7 @@ come to its address.`,
 	f := cmd.Flags()
 	f.DurationVar(&o.Interval, "interval", time.Second, "read each `TIME`, 100ms to 1h")
 	f.BoolVar(&o.Once, "once", false, "print the tables as text after one interval, and end")
-	f.StringVar(&record, "record", "", "write the readings to this `FILE`, with mode 0600")
+	record.flags(cmd, "record", "", "write the readings to this `FILE`, with mode 0600")
 	f.BoolVar(&o.NoColour, "no-color", false, "do not use colours")
 	f.StringVarP(&device, "dev", "d", "", "RDMA device `DEV` (default all)")
 	command.JSONFlag(cmd, &o.JSON)
@@ -102,7 +103,7 @@ func topReader(device string) (*top.Reader, error) {
 
 // replayTop shows a record.
 func replayTop(cmd *command.Command, o top.Options, name string) error {
-	for _, flag := range []string{"record", "dev", "interval"} {
+	for _, flag := range []string{"record", "force", "dev", "interval"} {
 		if cmd.Flag(flag).Changed {
 			return command.Usagef("--%s is given with the record %s, allowed: without one", flag, peertext.Quote(name))
 		}
@@ -117,5 +118,41 @@ func replayTop(cmd *command.Command, o top.Options, name string) error {
 	}
 	defer f.Close()
 	o.Replay = top.NewRecord(name, f)
-	return top.Run(cmd.Context(), o, cmd.Out())
+	if err := top.Run(cmd.Context(), o, cmd.Out()); err != nil {
+		return err
+	}
+	if err := o.Replay.Cut(); err != nil {
+		fmt.Fprintf(cmd.Err(), "verbs: %v\n", err)
+	}
+	return nil
+}
+
+// recordFile is the file of a record, which cannot be made again: --force alone overwrites one.
+type recordFile struct {
+	flag, name string
+	force      bool
+}
+
+// flags defines the flags of a command.
+func (r *recordFile) flags(cmd *command.Command, name, short, about string) {
+	r.flag = name
+	cmd.Flags().StringVarP(&r.name, name, short, "", about)
+	cmd.Flags().BoolVar(&r.force, "force", false, "overwrite the file of --"+name)
+}
+
+// create creates the file; without its flag it returns nil.
+func (r *recordFile) create() (f *os.File, err error) {
+	switch {
+	case r.name == "" && r.force:
+		return nil, command.Usagef("--force is given without --%s, allowed: with it", r.flag)
+	case r.name == "":
+		return nil, nil
+	case r.force:
+		return privatefile.Create(r.name)
+	}
+	f, err = privatefile.CreateNew(r.name)
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("%w; --force overwrites it", err)
+	}
+	return f, err
 }

@@ -232,7 +232,7 @@ func (s *tty) left() {
 // follows the size of the terminal; and at the end the terminal is as it was.
 func TestTopReplay(t *testing.T) {
 	s := startTTY(t, softCommand(t, "", "top", fleetRecord), 80, 24)
-	s.shows("LAST 10s", ">mlx5_0/1", "no counter of errors", "ceph-osd", " tab table ")
+	s.shows("RX+TX 10s", ">mlx5_0/1", "no counter of errors", "ceph-osd", " tab table ")
 	if s.mode().Lflag&unix.ICANON != 0 {
 		t.Error("the terminal waits for whole lines")
 	}
@@ -277,6 +277,14 @@ func TestTopSignals(t *testing.T) {
 		func(s *tty) { s.cmd.Process.Signal(syscall.SIGTERM) },
 		func(s *tty) { s.press("\x03") },
 		func(s *tty) { s.cmd.Process.Signal(syscall.SIGHUP) },
+		func(s *tty) { // Go's runtime prints the goroutines
+			s.cmd.Process.Signal(syscall.SIGQUIT)
+			<-s.ended
+			if !strings.Contains(s.err.Error(), "exit status 2") {
+				s.t.Errorf("after SIGQUIT it ends with %v", s.err)
+			}
+			s.err = nil
+		},
 	} {
 		s := startTTY(t, softCommand(t, fmt.Sprintf("127.0.0.1:%d", freeUDP(t)), "top", "--interval", "100ms", "--no-color"), 80, 24)
 		s.shows("soft0/1    ACTIVE", "the kernel knows no objects of software devices")
@@ -326,6 +334,34 @@ func TestTopOnce(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+	// The disk was full before the last line ended: the rest is shown.
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, text[:len(text)-9], 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const left = ": line 2: it was cut off, and is left out\n"
+	if out, err = softRun(t, "", "top", file, "--once"); err != nil || !strings.Contains(out, "\n left/1     ACTIVE") || !strings.HasSuffix(out, left) {
+		t.Errorf("a record that was cut off prints %v\n%s", err, out)
+	}
+	const full = "and has 9 bytes; --force overwrites it\n"
+	if err = os.WriteFile(file, []byte("precious\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err = softRun(t, soft, "top", "--once", "--record", file); err == nil || !strings.HasSuffix(out, full) {
+		t.Errorf("a file that exists is overwritten: %v\n%s", err, out)
+	}
+	if text, _ := os.ReadFile(file); string(text) != "precious\n" {
+		t.Errorf("the file has %q after the error", text)
+	}
+	if out, err = softRun(t, soft, "top", "--once", "--interval", "100ms", "--record", file, "--force"); err != nil {
+		t.Errorf("--force: %v\n%s", err, out)
+	}
+	if out, err = softRun(t, "", "top", file, "--once"); err != nil {
+		t.Errorf("after --force the record is refused: %v\n%s", err, out)
+	}
 	if out, err = softRun(t, "", "top", fleetRecord, "--json"); err != nil || strings.Count(out, "\n") != 39 {
 		t.Errorf("the record of 40 readings prints %d lines, want 39: %v", strings.Count(out, "\n"), err)
 	}
@@ -345,6 +381,7 @@ func TestTopErrors(t *testing.T) {
 	}{
 		{"--interval 99ms", 2, "--interval is 99ms, allowed: 100ms to 1h0m0s"},
 		{"--interval 2h", 2, "--interval is 2h0m0s, allowed: 100ms to 1h0m0s"},
+		{"--force", 2, "--force is given without --record, allowed: with it"},
 		{"--json --no-color", 2, "--no-color is given with --json, allowed: without it"},
 		{"--dev right", 2, `--dev is "right", allowed: left`},
 		{"a b", 2, `the arguments of verbs top are "a b", allowed: at most 1`},

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
-	"github.com/goverbs/goverbs/tools/internal/privatefile"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs/trace"
 )
@@ -60,7 +59,7 @@ func (o *traceOutput) check() error {
 
 func newTrace() *command.Command {
 	var out traceOutput
-	var record string
+	var record recordFile
 	var pid int
 	cmd := &command.Command{
 		Use:   "trace [flags] -- PROGRAM [ARGUMENT...]",
@@ -95,12 +94,12 @@ system call; an interrupt ends the trace and lets the process go on.`,
 			if err := out.check(); err != nil {
 				return err
 			}
-			return runTrace(cmd, args, pid, record, out)
+			return runTrace(cmd, args, pid, &record, out)
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // the program's flags are not ours
 	out.flags(cmd)
-	cmd.Flags().StringVarP(&record, "output", "o", "", "write a record of the calls to this `FILE`, which only its owner can read, instead of printing them")
+	record.flags(cmd, "output", "o", "write a record of the calls to this `FILE`, which only its owner can read, instead of printing them")
 	cmd.Flags().IntVarP(&pid, "pid", "p", 0, "attach to the process with this `PID`")
 	cmd.Add(newTraceShow())
 	return cmd
@@ -239,7 +238,7 @@ func (p *tracePrinter) end() error {
 }
 
 // runTrace runs a program, or attaches to a process, and prints or records its calls.
-func runTrace(cmd *command.Command, args []string, pid int, record string, out traceOutput) error {
+func runTrace(cmd *command.Command, args []string, pid int, record *recordFile, out traceOutput) error {
 	warn := func(format string, args ...any) { fmt.Fprintf(cmd.Err(), "verbs: "+format+"\n", args...) }
 	if pid == 0 && os.Getenv("GOVERBS_SOFT") != "" {
 		warn("with GOVERBS_SOFT the program has software devices, which ask nothing of the kernel: their fields trace=FILE and capture=FILE record packets")
@@ -247,11 +246,11 @@ func runTrace(cmd *command.Command, args []string, pid int, record string, out t
 	printer := newTracePrinter(cmd.Err(), out)
 	sink := func(c *trace.Call) { printer.add(c) }
 	end := func(int) error { return printer.end() }
-	if record != "" {
-		f, err := privatefile.Create(record)
-		if err != nil {
-			return err
-		}
+	f, err := record.create()
+	if err != nil {
+		return err
+	}
+	if f != nil {
 		defer f.Close()
 		var u unix.Utsname
 		if err := unix.Uname(&u); err != nil {

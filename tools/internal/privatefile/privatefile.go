@@ -28,6 +28,14 @@ func Create(name string) (_ *os.File, err error) {
 	return f, nil
 }
 
+// CreateNew creates a file as Create does, but refuses a regular file that has something in it.
+func CreateNew(name string) (*os.File, error) {
+	if info, err := os.Lstat(name); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+		return nil, &fs.PathError{Op: "create", Path: name, Err: fmt.Errorf("%w and has %d bytes", fs.ErrExist, info.Size())}
+	}
+	return Create(name)
+}
+
 // Check returns the error with which Create refuses a file that exists, if it does.
 func Check(name string) error {
 	info, err := os.Lstat(name)

@@ -32,6 +32,8 @@ type Command struct {
 
 	// Complete lists what the argument after others may be, of which text is there already.
 	Complete func(args []string, text string) []Completion
+	// CompleteFile says whether that argument is the name of a file.
+	CompleteFile func(args []string) bool
 	// CompleteFlag lists the values of a flag, of which text is there already; it returns false if they
 	// are the names of files.
 	CompleteFlag func(f *pflag.Flag, text string) ([]Completion, bool)

@@ -97,7 +97,7 @@ func (r *Root) completions(words []string, text string) (all []Completion, files
 	if c.Complete != nil {
 		all = append(all, c.Complete(args, text)...)
 	}
-	return all, false
+	return all, c.CompleteFile != nil && c.CompleteFile(args)
 }
 
 // flag returns the flag that a word names and that has a value, or nil.

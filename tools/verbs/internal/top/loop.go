@@ -172,7 +172,7 @@ func (s *source) live(ctx context.Context, m *Model, out *terminal.Writer) (err 
 	}
 	defer screen.Leave() // also before a panic is printed
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGHUP)
+	signal.Notify(signals, syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
 	sent := make(chan []byte)
 	in := os.Stdin
@@ -221,6 +221,13 @@ func (s *source) live(ctx context.Context, m *Model, out *terminal.Writer) (err 
 			switch sig {
 			case syscall.SIGHUP:
 				return nil
+			case syscall.SIGQUIT: // it prints where all goroutines are
+				screen.Leave()
+				away = true
+				signal.Reset(syscall.SIGQUIT)
+				if err := unix.Kill(os.Getpid(), unix.SIGQUIT); err != nil {
+					return err
+				}
 			case syscall.SIGTSTP:
 				screen.Leave()
 				away = true
@@ -302,7 +309,7 @@ func (s *source) advance(m *Model, a answer, timer *time.Timer, due *time.Time) 
 	}
 	m.Next(a.Reading)
 	delay, more := s.wait(a.Reading)
-	m.Ended = !more
+	m.Ended, m.cut = !more, s.Replay != nil && s.Replay.cut
 	*due = due.Add(delay)
 	if behind := time.Until(*due); behind < 0 || m.Paused {
 		*due = time.Now().Add(delay)

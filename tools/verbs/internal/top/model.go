@@ -20,6 +20,7 @@ type Model struct {
 
 	Paused bool // Paused stops reading.
 	Ended  bool // Ended says that there are no more readings.
+	cut    bool // the last reading of the record was cut off
 	Quit   bool
 
 	Waits time.Time // Waits is when a reading began that takes long; zero if none does.

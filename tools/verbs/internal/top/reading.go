@@ -100,16 +100,25 @@ type Record struct {
 	lines *bufio.Scanner
 	line  int
 	last  int64
+	bare  bool // no line feed ended the current line
+	cut   bool // the last line was cut off, and is left out
 }
 
 // NewRecord returns a reader of the record in a file of that name.
 func NewRecord(name string, r io.Reader) *Record {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
-	return &Record{name: name, lines: lines, last: -1}
+	record := &Record{name: name, lines: lines, last: -1}
+	lines.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		n, line, err := bufio.ScanLines(data, atEOF)
+		record.bare = n > 0 && data[n-1] != '\n'
+		return n, line, err
+	})
+	return record
 }
 
-// Next returns the next reading, and [io.EOF] after the last one.
+// Next returns the next reading, and [io.EOF] after the last one. It leaves out a last line that was cut off, as when
+// the disk was full.
 func (r *Record) Next() (*Reading, error) {
 	r.line++
 	switch {
@@ -121,6 +130,14 @@ func (r *Record) Next() (*Reading, error) {
 		return nil, fmt.Errorf("%s is empty; verbs top --record writes a record", r.name)
 	}
 	return nil, io.EOF
+}
+
+// Cut returns an error if the last line was cut off, after Next has returned [io.EOF].
+func (r *Record) Cut() error {
+	if !r.cut {
+		return nil
+	}
+	return r.errorf("it was cut off, and is left out")
 }
 
 // errorf returns an error about the current line.
@@ -135,7 +152,17 @@ func (r *Record) decode(line []byte) (*Reading, error) {
 		if typ := new(json.UnmarshalTypeError); errors.As(err, &typ) {
 			return nil, r.errorf("%s is a %s, allowed: %s", typ.Field, typ.Value, typ.Type)
 		}
+		if r.bare && r.line > 1 && errors.As(err, new(*json.SyntaxError)) {
+			r.cut = true
+			return nil, io.EOF
+		}
 		return nil, r.errorf("it is no JSON, or was cut off: %w", err)
+	}
+	switch {
+	case v.Time.IsZero():
+		return nil, r.errorf("it is no reading: time is missing")
+	case v.Ports == nil:
+		return nil, r.errorf("it is no reading: ports is missing")
 	}
 	if v.Elapsed <= r.last || v.Elapsed > maxTime {
 		return nil, r.errorf("elapsed_us is %d, allowed: %d to %d", v.Elapsed, r.last+1, maxTime)

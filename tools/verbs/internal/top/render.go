@@ -63,9 +63,9 @@ type column struct {
 }
 
 var columns = [tableCount][]column{
-	tablePorts: {{"PORT", 10, false, 0, false}, {"STATE", 6, false, 0, false}, {"RATE", 8, true, 6, false}, {"NETDEV", 10, false, 7, false},
+	tablePorts: {{"PORT", 10, false, 0, false}, {"STATE", 6, false, 0, false}, {"RATE", 8, true, 5, false}, {"NETDEV", 10, false, 7, false},
 		{"RX B/s", 7, true, 0, false}, {"TX B/s", 7, true, 0, false}, {"RX pkt/s", 8, true, 4, false}, {"TX pkt/s", 8, true, 3, false},
-		{"ERRORS", 6, true, 1, false}, {"", 8, false, 5, true}},
+		{"ERRORS", 6, true, 1, false}, {"", 8, false, 6, true}},
 	tableChanges: {{"SEEN", 7, true, 2, false}, {"PORT", 10, false, 0, false}, {"CHANGED", 12, false, 0, true}, {"KIND", 10, false, 3, false},
 		{"NOW", 7, true, 1, false}, {"TOTAL", 7, true, 0, false}},
 	tableOwners: {{"PID", 7, true, 0, false}, {"PROCESS", 15, false, 0, true}, {"CONTAINER", 12, false, 2, false}, {"QPs", 6, true, 0, false},
@@ -164,7 +164,10 @@ func (m *Model) draw(id tableID, rows []row, width, height int) (lines []Line) {
 	}
 	cols, used := choose(cols, width-2)
 	if last := &cols[len(cols)-1]; id == tablePorts {
-		last.title = "LAST " + span(time.Duration(m.each(last.width)*last.width)*m.interval())
+		last.title = span(time.Duration(m.each(last.width)*last.width) * m.interval())
+		if both := "RX+TX " + last.title; len(both) <= last.width {
+			last.title = both
+		}
 	}
 	t.rows = height - 1
 	selected := t.find(rows)
@@ -207,6 +210,9 @@ func (m *Model) draw(id tableID, rows []row, width, height int) (lines []Line) {
 			part := r.cells[n]
 			if id == tablePorts && n == len(cols)-1 {
 				part.text = m.spark(r.port, c.width)
+			}
+			if c.title == "PORT" {
+				part.text = fitPort(part.text, c.width)
 			}
 			if r.qp != nil && c.flex {
 				part.text = fit(part.text, width-2-cols[0].width-1, false)
@@ -293,6 +299,8 @@ func (m *Model) header() string {
 func (m *Model) status() (text string, style style) {
 	style = styleWarn
 	switch {
+	case m.Ended && m.cut:
+		text = "the end of the record, whose last reading was cut off"
 	case m.Ended:
 		text = "the end of the record"
 	case !m.Waits.IsZero():
@@ -466,6 +474,15 @@ func fit(text string, width int, right bool) string {
 	return text + strings.Repeat(" ", max(0, width-n))
 }
 
+// fitPort makes the name of a port as long as a column. It shortens the name of the device: the number stays.
+func fitPort(name string, width int) string {
+	i := strings.LastIndexByte(name, '/')
+	if room := width - (len(name) - i); i >= 0 && room > 1 && utf8.RuneCountInString(name) > width {
+		return fit(name[:i], room, false) + name[i:]
+	}
+	return fit(name, width, false)
+}
+
 // clean replaces what could control a terminal, or is not one column wide.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
@@ -559,5 +576,7 @@ const helpText = `
 
  B/s are bytes, pkt/s packets in a second, k is 1000; - is not counted.
  RATE is the speed of the link in bits. ERRORS have grown since the start, or since z.
+ RX+TX draws the bytes of both directions, or the packets if bytes are not
+ counted; the highest column is the most that the port had in that time.
  REGISTERED is the memory of MRs. It is pinned, except with ODP.
 `

@@ -297,24 +297,28 @@ func TestHeights(t *testing.T) {
 
 // TestRecordErrors: what is wrong with a record has its line and field.
 func TestRecordErrors(t *testing.T) {
-	good := `{"time":"2026-11-30T10:00:00Z","elapsed_us":5,"ports":[]}` + "\n"
+	const start = `{"time":"2026-11-30T10:00:00Z",`
+	good := start + `"elapsed_us":5,"ports":[]}` + "\n"
 	for _, c := range []struct{ text, want string }{
 		{"", "r.json is empty; verbs top --record writes a record"},
-		{good + "{", "r.json: line 2: it is no JSON, or was cut off: "},
+		{good + "{\n", "r.json: line 2: it is no JSON, or was cut off: "},
+		{"{", "r.json: line 1: it is no JSON, or was cut off: "},
+		{"{}\n", "r.json: line 1: it is no reading: time is missing"},
+		{`{"time":"2026-11-30T10:00:00Z"}`, "r.json: line 1: it is no reading: ports is missing"},
 		{good + good, "r.json: line 2: elapsed_us is 5, allowed: 6 to 4611686018427"},
 		{`{"elapsed_us":"x"}`, "r.json: line 1: elapsed_us is a string, allowed: int64"},
-		{`{"elapsed_us":-1}`, "r.json: line 1: elapsed_us is -1, allowed: 0 to 4611686018427"},
-		{`{"ports":[{"port":1}]}`, `r.json: line 1: ports[0] is ""/1, allowed: a name and a port of 1 or more`},
-		{`{"ports":[{"device":"a"}]}`, `r.json: line 1: ports[0] is "a"/0, allowed: a name and a port of 1 or more`},
-		{`{"ports":[{"device":"a","port":1},{"device":"a","port":1}]}`, `r.json: line 1: ports[1] is "a"/1, which is there already`},
-		{`{"ports":[{"device":"a","port":1,"rate_gbps":-4}]}`, "r.json: line 1: ports[0].rate_gbps is -4, allowed: 0 to 1e9"},
+		{start + `"elapsed_us":-1,"ports":[]}`, "r.json: line 1: elapsed_us is -1, allowed: 0 to 4611686018427"},
+		{start + `"ports":[{"port":1}]}`, `r.json: line 1: ports[0] is ""/1, allowed: a name and a port of 1 or more`},
+		{start + `"ports":[{"device":"a"}]}`, `r.json: line 1: ports[0] is "a"/0, allowed: a name and a port of 1 or more`},
+		{start + `"ports":[{"device":"a","port":1},{"device":"a","port":1}]}`, `r.json: line 1: ports[1] is "a"/1, which is there already`},
+		{start + `"ports":[{"device":"a","port":1,"rate_gbps":-4}]}`, "r.json: line 1: ports[0].rate_gbps is -4, allowed: 0 to 1e9"},
 		{`{"ports":[{"device":"a","port":-1}]}`, "r.json: line 1: ports.port is a number -1, allowed: uint32"},
-		{`{"ports":[{}` + strings.Repeat(",{}", maxPorts) + `]}`, "r.json: line 1: ports has 4097 entries, allowed: up to 4096"},
+		{start + `"ports":[{}` + strings.Repeat(",{}", maxPorts) + `]}`, "r.json: line 1: ports has 4097 entries, allowed: up to 4096"},
 		{
-			`{"ports":[{"device":"a","port":1,"counters":[{}` + strings.Repeat(",{}", maxCounters) + `]}]}`,
+			start + `"ports":[{"device":"a","port":1,"counters":[{}` + strings.Repeat(",{}", maxCounters) + `]}]}`,
 			"r.json: line 1: ports[0].counters has 4097 entries, allowed: up to 4096",
 		},
-		{`{"objects":{"owners":[{"pid":4},{"pid":4}]}}`, `objects.owners[1] is process 4 or module "", which is there already`},
+		{start + `"ports":[],"objects":{"owners":[{"pid":4},{"pid":4}]}}`, `objects.owners[1] is process 4 or module "", which is there already`},
 		{`{"time":"yesterday"}`, "r.json: line 1: it is no JSON, or was cut off: "},
 	} {
 		r := NewRecord("r.json", strings.NewReader(c.text))
@@ -328,6 +332,29 @@ func TestRecordErrors(t *testing.T) {
 	}
 }
 
+// TestNarrowPorts: a name that is longer than its column keeps the number of the port, and numbers stay longer than
+// what is drawn of them.
+func TestNarrowPorts(t *testing.T) {
+	text := `{"time":"2026-11-30T10:00:00Z","elapsed_us":5,"ports":[{"device":"bnxt_re_in_rack_seven","port":1},{"device":"bnxt_re_in_rack_seven","port":12}]}`
+	v, err := NewRecord("r", strings.NewReader(text)).Next()
+	testenv.Must(t, err)
+	m := &Model{Replay: true}
+	m.Next(v)
+	lines := m.Render(80, 24)
+	for i, want := range []string{">bnxt_re_in_ra~/1 ", " bnxt_re_in_r~/12 "} {
+		var text string
+		for _, c := range lines[2+i] {
+			text += c.text
+		}
+		if !strings.HasPrefix(text, want) {
+			t.Errorf("line %d is %q, want %q first", 2+i, text, want)
+		}
+	}
+	if title := m.Render(76, 24)[1][0].text; !strings.Contains(title, " RATE ") || !strings.HasSuffix(strings.TrimSpace(title), "ERRORS") {
+		t.Errorf("the columns are %q, want the rate and no drawing", title)
+	}
+}
+
 // FuzzRecord: a record from anywhere is shown, or refused.
 func FuzzRecord(f *testing.F) {
 	text, err := os.ReadFile(fleet)
@@ -336,7 +363,7 @@ func FuzzRecord(f *testing.F) {
 	}
 	lines := strings.SplitAfter(string(text), "\n")
 	f.Add(lines[0]+lines[1], uint8(0))
-	f.Add(`{"elapsed_us":0,"qp":{"device":"a"},"objects":{"owners":[{}],"qps":[{"qpn":4}]}}`, uint8(2))
+	f.Add(`{"time":"2026-11-30T10:00:00Z","elapsed_us":0,"ports":[],"qp":{"device":"a"},"objects":{"owners":[{}],"qps":[{"qpn":4}]}}`, uint8(2))
 	f.Fuzz(func(t *testing.T, text string, keys uint8) {
 		r := NewRecord("r", strings.NewReader(text))
 		m := &Model{Replay: true, Interval: time.Second}
