@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -32,7 +33,7 @@ again when a device was added or moved.`,
 				}
 			}
 			if all == nil {
-				return uverbs.ErrNoDevice
+				return objects.OfKernel("", "it has no files, and needs none in a container", uverbs.ErrNoDevice)
 			}
 			cm, err := netlinkrdma.CMDev()
 			if err != nil {

@@ -61,20 +61,20 @@ func flagCompletions(cmd *command.Command, f *pflag.Flag, text string) ([]comman
 	case "dev":
 		return completions("DEV", ""), true
 	case "devs":
-		return listCompletions(completions("DEV", ""), text), true
+		return command.ListCompletions(completions("DEV", ""), text), true
 	case "kinds":
-		return listCompletions(plain(kindsWith("")), text), true
+		return command.ListCompletions(plain(kindsWith("")), text), true
 	case "filter":
 		return filterCompletions(text), true
 	case "ib-port":
 		return portNumbers(cmd.Flag("dev").Value.String()), true
 	case "report-counters":
-		return listCompletions(plain(counterNames(cmd.Flag("dev").Value.String())), text), true
+		return command.ListCompletions(plain(counterNames(cmd.Flag("dev").Value.String())), text), true
 	case "type", "types", "kind", "atomic-type": // the help lists them
 		_, types, _ := strings.Cut(f.Usage, ": ")
 		all := plain(strings.Split(types, ", "))
 		if f.Name == "types" {
-			all = listCompletions(all, text)
+			all = command.ListCompletions(all, text)
 		}
 		return all, true
 	}
@@ -95,18 +95,6 @@ func counterNames(name string) (names []string) {
 	return names
 }
 
-// listCompletions completes the last word of a list with commas with one that is not in it yet.
-func listCompletions(words []command.Completion, text string) (all []command.Completion) {
-	before := text[:strings.LastIndex(text, ",")+1]
-	given := strings.Split(before, ",")
-	for _, w := range words {
-		if !slices.Contains(given, w.Text) {
-			all = append(all, command.Completion{Text: before + w.Text, About: w.About})
-		}
-	}
-	return all
-}
-
 // plain returns completions without a description.
 func plain(words []string) (all []command.Completion) {
 	for _, w := range words {
@@ -122,15 +110,20 @@ func nextArguments(use string, args []string) []string {
 	words := slices.DeleteFunc(strings.Fields(use)[1:], func(w string) bool { return w == "[flags]" })
 	pairs := map[string]string{}
 	for i, w := range words {
-		if name, ok := strings.CutPrefix(w, "["); ok && !strings.HasSuffix(w, "]") && i+1 < len(words) {
+		name, ok := strings.CutPrefix(w, "[")
+		if ok && !strings.HasSuffix(w, "]") && i+1 < len(words) && words[i+1][0] != '[' { // the arguments of [DEST [PORT]] are a list
 			pairs[name] = strings.TrimSuffix(words[i+1], "]")
 		}
 	}
 	list := words[:len(words)-2*len(pairs)]
 	switch {
 	case len(args) < len(list):
-		return []string{strings.TrimSuffix(strings.TrimPrefix(list[len(args)], "["), "]")}
-	case len(list) > 0 && strings.HasSuffix(list[len(list)-1], "...]"): // the last one repeats
+		form := strings.TrimPrefix(list[len(args)], "[")
+		for strings.Count(form, "]") > strings.Count(form, "[") {
+			form = strings.TrimSuffix(form, "]")
+		}
+		return []string{form}
+	case len(list) > 0 && strings.Contains(list[len(list)-1], "...]"): // the last one repeats
 		return []string{strings.Trim(list[len(list)-1], "[.]")}
 	}
 	given := args[len(list):]

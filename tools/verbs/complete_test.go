@@ -95,6 +95,9 @@ func TestComplete(t *testing.T) {
 		{"mesh run --types _", []string{"rc", "ud"}},
 		{"mesh run --types ud,_", []string{"ud,rc"}},
 		{"rping _", nil},
+		{"ib port 7 3 width _", []string{"all", "1X", "4X", "8X", "12X", "2X"}},
+		{"ib port 7 3 speed HDR,SDR,_", []string{"HDR,SDR,DDR", "HDR,SDR,QDR", "HDR,SDR,FDR", "HDR,SDR,EDR", "HDR,SDR,NDR", "HDR,SDR,XDR"}},
+		{"ib routes 7 1 _", nil},
 		{"help stat _", []string{"auto", "bind", "enable", "mr", "unbind"}},
 		{"help perf send-lat _", nil},
 		{"completion _", []string{"bash", "fish", "zsh"}},
@@ -166,6 +169,10 @@ func TestNextArguments(t *testing.T) {
 		{"doctor [flags] [DEV...]", "a b c", "DEV"},
 		{"info [flags] [DEV[/PORT]]", "", "DEV[/PORT]"},
 		{"stat [flags] [DEV] | COMMAND", "", "DEV"},
+		{"port [flags] [DEST [PORT [ACTION...]]]", "", "DEST"},
+		{"port [flags] [DEST [PORT [ACTION...]]]", "7", "PORT"},
+		{"port [flags] [DEST [PORT [ACTION...]]]", "7 1 reset", "ACTION"},
+		{"routes [flags] [DEST [FIRST [LAST]]]", "1 2 3", ""},
 	} {
 		if got := strings.Join(nextArguments(c.use, strings.Fields(c.args)), ","); got != c.want {
 			t.Errorf("after %q of %q: %q, want %q", c.args, c.use, got, c.want)

@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/internal/proc"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
-	"github.com/goverbs/goverbs/uverbs"
 )
 
 // resReport is what "verbs res" prints about a device. A list that the kernel does not
@@ -301,19 +301,10 @@ func netlinkDevices(names []string) ([]netlinkrdma.Device, error) {
 		dev, err = netlinkrdma.DeviceByName(names[0])
 		devs = []netlinkrdma.Device{dev}
 	}
-	if err == nil {
-		return devs, nil
+	if err != nil {
+		return nil, objects.OfKernel(strings.Join(names, ""), "the kernel knows none of its objects; \"verbs stat\" shows its counters and \"verbs info\" its ports", err)
 	}
-	infos, _ := uverbs.Devices() // the error says enough without them
-	for _, i := range infos {
-		if i.InProcess && (len(names) == 0 || i.Name == names[0]) {
-			if i.Err != nil {
-				return nil, i.Err
-			}
-			return nil, fmt.Errorf("%s is a software device inside this process, which has just made it: it has no objects; each program that GOVERBS_SOFT gives a device has one of its own", i.Name)
-		}
-	}
-	return nil, err
+	return devs, nil
 }
 
 // resCollector collects a report. After an error it does nothing.

@@ -421,7 +421,7 @@ func filterCompletions(text string) (all []command.Completion) {
 		}
 		return all
 	}
-	for _, c := range listCompletions(plain(wordsOf(kindsWith(key), key)), values) {
+	for _, c := range command.ListCompletions(plain(wordsOf(kindsWith(key), key)), values) {
 		all = append(all, command.Completion{Text: key + "=" + c.Text})
 	}
 	return all

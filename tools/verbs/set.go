@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
@@ -77,7 +78,9 @@ TCP.`,
 it, and the command waits until the last of them has closed it.`,
 		Example: `  verbs link delete rxe0`,
 		Args:    exactly(1),
-		Run:     func(_ *command.Command, args []string) error { return netlinkrdma.DeleteLink(args[0]) },
+		Run: func(_ *command.Command, args []string) error {
+			return objects.OfKernel(args[0], notOfKernel, netlinkrdma.DeleteLink(args[0]))
+		},
 	})
 	return link
 }
@@ -165,7 +168,7 @@ software devices.`,
 		Example: `  verbs dev delete smi0`,
 		Args:    exactly(1),
 		Run: func(_ *command.Command, args []string) error {
-			dev, err := netlinkrdma.DeviceByName(args[0])
+			dev, err := kernelDevice(args[0])
 			if err != nil {
 				return err
 			}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
 // TestShow: the words with which iproute2's rdma shows devices, ports and counters show the same here, and the
@@ -50,7 +52,26 @@ func TestShow(t *testing.T) {
 		"stat mr left":            "left is a software device inside this process",
 		"stat show mr right":      "right is a software device inside this process",
 		"statistic mr show right": "right is a software device inside this process",
+		"stat auto left/1 type":   "left is a software device inside this process, which has just made it: the kernel cannot change it",
+		"dev set left name x":     "left is a software device inside this process",
+		"dev delete left":         "left is a software device inside this process",
+		"link delete left":        "left is a software device inside this process",
 	} {
+		if out, err := softRun(t, device, strings.Fields(args)...); err == nil || !strings.Contains(out, want) {
+			t.Errorf("verbs %s: %v, want %q\n%s", args, err, want, out)
+		}
+	}
+	if devs, _ := netlinkrdma.Devices(); len(devs) > 0 {
+		return // of the kernel
+	}
+	for args, want := range map[string]string{
+		"ib links":  `it has no management datagrams (MADs); "verbs status" shows its ports`,
+		"ib status": `it has no management datagrams (MADs); "verbs status" shows its ports`,
+		"stat mr":   `the kernel knows none of its objects; "verbs stat" shows its counters`,
+		"res frmr":  "the kernel knows none of its objects",
+		"cdi":       "it has no files, and needs none in a container",
+	} {
+		want = "left is a software device inside this process, which has just made it: " + want
 		if out, err := softRun(t, device, strings.Fields(args)...); err == nil || !strings.Contains(out, want) {
 			t.Errorf("verbs %s: %v, want %q\n%s", args, err, want, out)
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
@@ -76,10 +77,19 @@ func (w *words) number(name string) uint32 {
 // device returns the device with a name.
 func (w *words) device(name string) (dev netlinkrdma.Device) {
 	w.try(func() (err error) {
-		dev, err = netlinkrdma.DeviceByName(name)
+		dev, err = kernelDevice(name)
 		return err
 	})
 	return dev
+}
+
+// notOfKernel is why the settings of a software device cannot be changed.
+const notOfKernel = "the kernel cannot change it; GOVERBS_SOFT makes it, and names it"
+
+// kernelDevice returns the device with a name that the kernel can change.
+func kernelDevice(name string) (netlinkrdma.Device, error) {
+	dev, err := netlinkrdma.DeviceByName(name)
+	return dev, objects.OfKernel(name, notOfKernel, err)
 }
 
 // port returns the port that an argument DEV/PORT names; of a device with one port, DEV is enough.

@@ -3,6 +3,7 @@ package objects
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 
@@ -85,6 +86,27 @@ func OpenDeviceAt(name string, addr netip.Addr) (*uverbs.Device, error) {
 		return nil, err
 	}
 	return uverbs.OpenFirst()
+}
+
+// OfKernel returns the error of a question that the kernel alone answers, about a device or about all without a name.
+// If the device is in software inside this process, or all are, it says so, and why that one has no answer.
+func OfKernel(name, why string, err error) error {
+	if err == nil {
+		return nil
+	}
+	infos, _ := uverbs.Devices() // err says enough without them
+	for _, i := range infos {
+		switch {
+		case name != "" && i.Name != name:
+		case !i.InProcess:
+			return err
+		case i.Err != nil:
+			return i.Err
+		default:
+			return fmt.Errorf("%s is a software device inside this process, which has just made it: %s", i.Name, why)
+		}
+	}
+	return err
 }
 
 // PD allocates a protection domain.

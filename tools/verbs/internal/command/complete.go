@@ -3,6 +3,7 @@ package command
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -98,6 +99,19 @@ func (r *Root) completions(words []string, text string) (all []Completion, files
 		all = append(all, c.Complete(args, text)...)
 	}
 	return all, c.CompleteFile != nil && c.CompleteFile(args)
+}
+
+// ListCompletions completes the last word of a list with commas with one that is not in it yet. The word "all" stands
+// alone.
+func ListCompletions(words []Completion, text string) (all []Completion) {
+	before := text[:strings.LastIndex(text, ",")+1]
+	given := strings.Split(before, ",")
+	for _, w := range words {
+		if !slices.Contains(given, w.Text) && (w.Text != "all" || before == "") {
+			all = append(all, Completion{Text: before + w.Text, About: w.About})
+		}
+	}
+	return all
 }
 
 // flag returns the flag that a word names and that has a value, or nil.

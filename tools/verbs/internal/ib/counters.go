@@ -125,6 +125,9 @@ func (n *node) rsFEC(ctx context.Context, port *umad.Port, number uint8) (bool, 
 // allPorts stands for all ports of a node.
 const allPorts = 255
 
+// maxPort is the largest number of a port.
+const maxPort = allPorts - 1
+
 // counterFlags are the flags of "verbs ib counters".
 type counterFlags struct {
 	*options
@@ -191,6 +194,12 @@ func (c *counterFlags) collect(ctx context.Context, args []string, show func(*no
 	if err != nil {
 		return err
 	}
+	var to destination
+	if len(args) > 0 {
+		if to, err = parseDest(args[0]); err != nil {
+			return err
+		}
+	}
 	port, err := c.open()
 	if err != nil {
 		return err
@@ -198,7 +207,7 @@ func (c *counterFlags) collect(ctx context.Context, args []string, show func(*no
 	defer port.Close()
 	n := &node{flags: c, rows: []CountersRow{}}
 	if len(args) > 0 {
-		n.to, err = c.resolve(ctx, port, args[0])
+		n.to, err = c.resolve(ctx, port, to)
 	} else {
 		var own *mad.PortInfo
 		if own, err = sa.LocalPort(ctx, port); err == nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -54,7 +55,15 @@ func kernelPorts() ([]Port, error) {
 		}
 		err = errors.Join(err, e)
 	}
-	return all, err
+	return all, inKernel(all, err)
+}
+
+// inKernel returns an error, or what holds if it is that there are only software devices.
+func inKernel[T any](found []T, err error) error {
+	if len(found) > 0 {
+		return err
+	}
+	return objects.OfKernel("", "it has no management datagrams (MADs); \"verbs status\" shows its ports", err)
 }
 
 // options are the flags that the commands of the group have in common.

@@ -75,6 +75,13 @@ looks up a GUID, which must belong to a port, with the subnet administrator.`,
 		case p.interval < 0:
 			return command.Usagef("--interval is %v, allowed: 0s and more", p.interval)
 		}
+		var to destination
+		if !p.serve {
+			var err error
+			if to, err = parseDest(args[0]); err != nil {
+				return err
+			}
+		}
 		port, err := p.open()
 		if err != nil {
 			return err
@@ -83,13 +90,13 @@ looks up a GUID, which must belong to a port, with the subnet administrator.`,
 		if p.serve {
 			return p.server(cmd, port)
 		}
-		return p.client(cmd, port, args[0])
+		return p.client(cmd, port, to)
 	}
 	return cmd
 }
 
 // client pings a port, and prints the result.
-func (p *pingFlags) client(cmd *command.Command, port *umad.Port, dest string) error {
+func (p *pingFlags) client(cmd *command.Command, port *umad.Port, dest destination) error {
 	ctx := cmd.Context()
 	to, err := p.resolve(ctx, port, dest)
 	if err != nil {

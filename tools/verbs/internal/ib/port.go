@@ -189,7 +189,7 @@ func parseSet(text string, names []string) (set fabric.Speed, err error) {
 }
 
 // completePort completes actions and their values.
-func completePort(args []string, _ string) (all []command.Completion) {
+func completePort(args []string, text string) (all []command.Completion) {
 	if len(args) < 2 {
 		return nil
 	}
@@ -198,7 +198,7 @@ func completePort(args []string, _ string) (all []command.Completion) {
 		for _, name := range append([]string{"all"}, namesOf(1<<len(values)-1, values)...) {
 			all = append(all, command.Completion{Text: name})
 		}
-		return all
+		return command.ListCompletions(all, text)
 	}
 	for _, a := range portActions {
 		all = append(all, command.Completion{Text: a.name, About: a.about})
@@ -209,6 +209,9 @@ func completePort(args []string, _ string) (all []command.Completion) {
 // run asks a port, changes it, and returns what it says then.
 func (p *portFlags) run(cmd *command.Command, args []string) (*PortRow, error) {
 	ctx := cmd.Context()
+	if _, err := portArg(args[min(1, len(args)):], maxPort); err != nil {
+		return nil, err
+	}
 	t, err := p.target(ctx, args)
 	if err != nil {
 		return nil, err

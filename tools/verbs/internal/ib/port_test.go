@@ -171,7 +171,7 @@ func TestDestUsage(t *testing.T) {
 		"port 0" + strings.Repeat(",1", 64): "allowed: 0, then up to 63 ports",
 		"port nosuch 1":                     `the destination is "nosuch", allowed: a LID of 1 to 49151, or a GUID`,
 		"port 3 9":                          `PORT is "9", allowed: 0 to 8`,
-		"port 3 -- -1":                      `PORT is "-1", allowed: 0 to 8`,
+		"port 3 -- -1":                      `PORT is "-1", allowed: 0 to 254`,
 		"port 3 1 explode":                  `ACTION is "explode", allowed: query, enable, disable, reset, down, arm, active, speed S, width W`,
 		"port 3 1 disable enable":           "ACTION is enable after disable, allowed: one action, besides speed and width",
 		"port 3 1 speed":                    "the value of speed is missing",
@@ -187,10 +187,18 @@ func TestDestUsage(t *testing.T) {
 		"routes 3 1 0":                      `LAST is "0", allowed: 1 to 0xbfff`,
 		"routes 3 100 1":                    `LAST is "1", allowed: 100 and more, which is FIRST`,
 		"routes -M 3 0xc001 0xc000":         `LAST is "0xc000", allowed: 0xc001 and more`,
+		"routes 3 10":                       "FIRST is 10, allowed: up to 4, the highest LID in the table of switch2",
+		"routes -M 3 0xffff":                "FIRST is 0xffff, allowed: up to 0xc",
 		"routes -M 3 5":                     `FIRST is "5", allowed: 1 to 0xbfff, or 0xc000 to 0xffff with --multicast`,
 	} {
 		if _, _, err := execute(t, m, strings.Fields(args)...); !errors.As(err, new(command.UsageError)) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", args, err, want)
+		}
+	}
+	none := machine(errors.New("a device was looked for"))
+	for _, args := range []string{"port x", "port 3 255", "port 0,1 x reset", "query node x", "query port 3 255", "routes x", "ping x", "counters x"} {
+		if _, _, err := execute(t, none, strings.Fields(args)...); !errors.As(err, new(command.UsageError)) {
+			t.Errorf("%s: %v, want an error about an argument before a device is looked for", args, err)
 		}
 	}
 	for args, want := range map[string]string{

@@ -80,6 +80,9 @@ func newQuery(s *System) *command.Command {
 		if err != nil {
 			return err
 		}
+		if _, err := portArg(args[min(2, len(args)):], maxPort); err != nil {
+			return err
+		}
 		q := &question{ctx: cmd.Context()}
 		if q.target, err = o.target(q.ctx, args[1:]); err != nil {
 			return err

@@ -219,7 +219,11 @@ func (r *routeFlags) who(ctx context.Context, lid uint16) *lidDest {
 
 // unicast reads the linear forwarding table of a switch.
 func (r *routeFlags) unicast(ctx context.Context, row *RoutesRow) error {
-	row.first, row.last = r.first, min(cmp.Or(r.last, maxLID), row.sw.LinearFDBTop, maxLID)
+	top := min(row.sw.LinearFDBTop, maxLID)
+	row.first, row.last = r.first, min(cmp.Or(r.last, maxLID), top)
+	if r.first > top {
+		return command.Usagef("FIRST is %d, allowed: up to %d, the highest LID in the table of %s", r.first, top, row.Node)
+	}
 	for block := row.first / 64; block <= row.last/64; block++ {
 		var t mad.LinearForwardingTable
 		if _, err := row.target.get(ctx, &t, uint32(block)); err != nil {
@@ -253,6 +257,9 @@ func (r *routeFlags) groups(ctx context.Context, row *RoutesRow) error {
 		last = min(last, top)
 	}
 	row.first, row.last = cmp.Or(r.first, firstMLID), min(cmp.Or(r.last, uint16(last)), uint16(last))
+	if int(r.first) > last {
+		return command.Usagef("FIRST is %#x, allowed: up to %#x, the highest LID in the table of %s", r.first, last, row.Node)
+	}
 	for block := row.first / 32; block <= row.last/32; block++ {
 		var masks [16]mad.MulticastForwardingTable
 		for position := range int(row.info.NumPorts)/16 + 1 {

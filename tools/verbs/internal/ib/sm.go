@@ -167,21 +167,32 @@ func parseLID(text string) (uint16, error) {
 	return n, nil
 }
 
-// resolve returns the address of a port from a LID, or from a GUID by a query to the subnet
-// administrator. A number of 16 bits is a LID, also with 0x and zeros in front.
-func (o *options) resolve(ctx context.Context, port *umad.Port, text string) (umad.Addr, error) {
-	guid, err := ib.ParseGUID(text)
+// destination is a port by its LID, or, if that is 0, by its GUID.
+type destination struct {
+	lid  uint16
+	guid ib.GUID
+}
+
+// parseDest reads a LID or a GUID. A number of 16 bits is a LID, also with 0x and zeros in front.
+func parseDest(text string) (d destination, err error) {
+	d.guid, err = ib.ParseGUID(text)
 	if _, short := lidNumber(text); err != nil || short {
-		lid, err := parseLID(text)
-		if err != nil {
+		if d.lid, err = parseLID(text); err != nil {
 			err = command.Usagef("the destination is %s, allowed: a LID of 1 to %d, or a GUID such as 0002:c903:0001:0001 or 0x2c90300010001", peertext.Quote(text), maxLID)
 		}
-		return umad.Addr{LID: lid}, err
+	}
+	return d, err
+}
+
+// resolve returns the address of a port, for a GUID by a query to the subnet administrator.
+func (o *options) resolve(ctx context.Context, port *umad.Port, d destination) (umad.Addr, error) {
+	if d.lid != 0 {
+		return umad.Addr{LID: d.lid}, nil
 	}
 	client, err := o.client(port, 0)
 	if err != nil {
 		return umad.Addr{}, err
 	}
 	defer client.Close()
-	return client.AddrOf(ctx, guid)
+	return client.AddrOf(ctx, d.guid)
 }

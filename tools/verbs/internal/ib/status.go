@@ -158,7 +158,7 @@ func kernelStatus() ([]*StatusDevice, error) {
 		all = append(all, deviceStatus(&devices[i]))
 	}
 	slices.SortFunc(all, func(a, b *StatusDevice) int { return cmp.Compare(a.Device, b.Device) })
-	return all, err
+	return all, inKernel(all, err)
 }
 
 // deviceStatus asks for what can be known of a device. Whatever fails leaves the rest as it is.

@@ -48,14 +48,20 @@ func (o *options) target(ctx context.Context, args []string) (*target, error) {
 			t.route = append(t.route, uint8(n))
 		}
 	}
+	var to destination
 	var err error
+	if !isRoute {
+		if to, err = parseDest(dest); err != nil {
+			return nil, err
+		}
+	}
 	if t.port, err = o.open(); err != nil {
 		return nil, err
 	}
 	if !isRoute {
-		var to umad.Addr
-		to, err = o.resolve(ctx, t.port, dest)
-		t.lid = to.LID
+		var at umad.Addr
+		at, err = o.resolve(ctx, t.port, to)
+		t.lid = at.LID
 	}
 	if err == nil {
 		t.agent, err = t.port.Register(o.agent(mad.ClassSubnDirected))
@@ -132,7 +138,7 @@ func (t *target) get(ctx context.Context, a mad.Attribute, modifier uint32) ([]b
 	return data, err
 }
 
-// portArg reads the number of a port of a node that has n of them.
+// portArg reads the number of a port of a node that has n of them. Before that is known, n is maxPort.
 func portArg(args []string, n uint8) (uint8, error) {
 	if len(args) == 0 {
 		return 0, nil
