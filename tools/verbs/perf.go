@@ -242,9 +242,15 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 	} else {
 		client := &perf.Client{Config: o.config, Local: o.local, Host: host, Port: o.port, Measured: measured, Running: running, Timeline: o.timeline}
 		report, err = o.untilStopped(ctx, client.Finish, client.Run)
+		if limit := client.Limit(); err == nil && limit != 0 {
+			fmt.Fprintf(log, "the server has ended the test after %s (--max-time)\n", limit)
+		}
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w", o.config.Name(), err)
+		value := errors.As(err, new(perf.ValueError)) // the device does not allow it
+		if err = fmt.Errorf("%s: %w", o.config.Name(), err); value {
+			err = command.UsageError{Err: err}
+		}
 	}
 	if report == nil { // not even one size is finished
 		return err
@@ -278,11 +284,17 @@ func (o *perfOptions) untilStopped(ctx context.Context, finish func() bool, run 
 // check refuses impossible options before anything is opened. It returns the earlier
 // results to draw into the picture.
 func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot.Named, error) {
+	if changed("duration") && o.config.Duration == 0 {
+		return nil, errors.New("--duration is 0s, allowed: more than 0")
+	}
 	if err := o.settle(); err != nil {
 		return nil, err
 	}
 	if o.config.Endless && changed("iterations") {
 		return nil, errors.New("--run-infinitely and --iterations exclude each other")
+	}
+	if changed("report-counters") && len(o.local.Counters) == 0 {
+		return nil, errors.New("--report-counters is empty, allowed: names of counters, which verbs stat lists")
 	}
 	if changed("vector") && !o.config.Events {
 		return nil, fmt.Errorf("--vector is %d, but without --events there are none", o.local.Vector)
@@ -537,8 +549,16 @@ func (s *serveOptions) serve(cmd *command.Command, server *perf.Server) error {
 	}
 	if d, err := objects.OpenDevice(server.Local.Device); err != nil {
 		fmt.Fprintf(cmd.Err(), "verbs: no test can run now: %v\n", err)
-	} else if err := d.Close(); err != nil {
-		return errors.Join(err, l.Close())
+	} else {
+		if server.Local.Device != "" { // without a name each client may get another one
+			err = server.Local.CheckVector(d)
+		}
+		if errors.As(err, new(perf.ValueError)) {
+			err = command.UsageError{Err: err}
+		}
+		if err := cmp.Or(err, d.Close()); err != nil {
+			return errors.Join(err, l.Close())
+		}
 	}
 	server.MaxMemory, server.MaxClients = cmp.Or(s.memory<<20, perf.DefaultMaxMemory()), s.clients
 	if !s.quiet {

@@ -3,12 +3,35 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 )
+
+// TestSoftPerfLimits: a client says that the server has ended its test, and a value that a device refuses is a wrong
+// one; a server refuses its own at once.
+func TestSoftPerfLimits(t *testing.T) {
+	device, port := softServe(t, "--max-time", "200ms")
+	text, err := retry(t, func() (string, error) {
+		return softRun(t, device, "perf", "write-bw", "--run-infinitely", "--port", port, "127.0.0.1")
+	})
+	if err != nil || !strings.Contains(text, "the server has ended the test after 200ms (--max-time)\n") {
+		t.Errorf("%v: %s", err, text)
+	}
+	for _, args := range [][]string{
+		{"perf", "send-bw", "--events", "--vector", "99999", "--port", port, "127.0.0.1"},
+		{"perf", "serve", "--dev", "left", "--vector", "99999", "--port", fmt.Sprint(freeTCP(t))},
+	} {
+		text, err := softRun(t, fmt.Sprintf("127.0.0.1:%d,name=left", freeUDP(t)), args...)
+		if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 2 || !strings.Contains(text, "--vector is 99999, allowed: 0 to ") || !strings.Contains(text, ", the completion vectors of left") {
+			t.Errorf("%v: %v: %s", args, err, text)
+		}
+	}
+}
 
 // TestSoftPerfEndless: a test without an end prints lines, and its result when it is interrupted.
 func TestSoftPerfEndless(t *testing.T) {

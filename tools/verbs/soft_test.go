@@ -456,10 +456,10 @@ func TestSoftPerf(t *testing.T) {
 }
 
 // softServe starts a server of perf in another process, and returns its devices and port.
-func softServe(t *testing.T) (device, port string) {
+func softServe(t *testing.T, more ...string) (device, port string) {
 	t.Helper()
 	device, port = fmt.Sprintf("auto:%d", freeUDP(t)), fmt.Sprint(freeTCP(t))
-	server := softCommand(t, device, "perf", "serve", "--port", port)
+	server := softCommand(t, device, append([]string{"perf", "serve", "--port", port}, more...)...)
 	var out bytes.Buffer
 	server.Stdout, server.Stderr = &out, &out
 	if err := server.Start(); err != nil {

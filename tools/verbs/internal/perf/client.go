@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -99,6 +101,15 @@ func (cl *Client) run(ctx context.Context) (*Report, error) {
 func (cl *Client) Finish() bool {
 	end := cl.live.Load()
 	return end != nil && end.Finish()
+}
+
+// Limit returns how long the server has let a test without an end run, if that has ended it, or else 0. It is for the
+// time after Run.
+func (cl *Client) Limit() time.Duration {
+	if cl.end == nil || !cl.Config.Endless || cl.end.limited == nil || !cl.end.limited.Load() {
+		return 0
+	}
+	return cl.end.limit
 }
 
 // because returns why a context has ended if that is what an error comes from: a peer that is
@@ -356,6 +367,10 @@ func (l *Local) Validate(c *Config) error {
 		return field("gid", l.GID, "0 and more")
 	case l.CPU < Auto || l.CPU > 1023:
 		return field("cpu", l.CPU, "0 to 1023")
+	case slices.Contains(l.Counters, ""):
+		return field("report-counters", `""`, "names of counters, which verbs stat lists, separated by commas")
+	case len(slices.Compact(slices.Sorted(slices.Values(l.Counters)))) < len(l.Counters):
+		return field("report-counters", peertext.Quote(strings.Join(l.Counters, ",")), "each counter once")
 	case l.NullMR && c.Op != Write && c.Op != Read:
 		return fmt.Errorf("--use-null-mr is for WRITE and READ, and this is %s", c.Name())
 	case l.PKeyIndex != nil && c.CM:

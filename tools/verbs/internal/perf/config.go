@@ -157,8 +157,11 @@ func Sweep(limit int) (sizes []int) {
 //
 //go:noinline
 func field(name string, given any, allowed string, args ...any) error {
-	return fmt.Errorf("--%s is %v, allowed: %s", name, given, fmt.Sprintf(allowed, args...))
+	return ValueError{fmt.Errorf("--%s is %v, allowed: %s", name, given, fmt.Sprintf(allowed, args...))}
 }
+
+// ValueError is the error of a flag whose value is not allowed, for any device or for one.
+type ValueError struct{ error }
 
 // Validate refuses what no device can do. Errors name fields by their flags.
 func (c *Config) Validate() error {
@@ -402,7 +405,7 @@ func limits(dev *uverbs.Device, port uverbs.PortAttr) Limits {
 func (c *Config) fit(l Limits) error {
 	switch {
 	case l.IWARP && c.Type != RC:
-		return &uverbs.FeatureError{Feature: "QP type " + strings.ToUpper(c.Type), Driver: l.Driver}
+		return lacks("type", l.Device, &uverbs.FeatureError{Feature: "QP type " + strings.ToUpper(c.Type), Driver: l.Driver})
 	case l.IWARP && !c.CM:
 		return fmt.Errorf("--cm is missing: %s is of iWARP, where the connection manager alone connects queue pairs", l.Device)
 	}

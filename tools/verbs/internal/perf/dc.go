@@ -47,7 +47,14 @@ func (c *Config) CheckType(dev *uverbs.Device) error {
 			return qp.Init()
 		})
 	}
-	return errors.Join(opened.Err(), opened.Close())
+	err := errors.Join(opened.Err(), opened.Close())
+	switch {
+	case err == nil:
+		return nil
+	case c.Type == DC:
+		return lacks("type dc", dev.Name(), err)
+	}
+	return lacks("use-ooo", dev.Name(), err)
 }
 
 // qpType returns the type of queue pairs that a PD makes.

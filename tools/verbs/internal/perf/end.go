@@ -105,6 +105,7 @@ type End struct {
 	timer   *time.Timer
 	expired *atomic.Bool  // the test's time is over
 	limit   time.Duration // how long a test without an end takes at most; 0 for no limit
+	limited *atomic.Bool  // that has ended it
 	running atomic.Bool   // Prepare has made ready for traffic, and it is not over
 
 	ctx     context.Context // of a Run
@@ -171,6 +172,9 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 		return nil, field("gid", l.GID, "none, as %s is of iWARP, which has no GIDs", dev.Name())
 	}
 	if err := l.fit(dev, port, &e.Config); err != nil {
+		if errors.As(err, new(ValueError)) || errors.Is(err, errors.ErrUnsupported) { // no error of the kernel
+			err = refuse(err)
+		}
 		return nil, err
 	}
 	e.Config.settle(e.Limits)

@@ -116,8 +116,8 @@ func (e *End) await(wc []uverbs.WC, got int, last *time.Time) (over bool, err er
 func (e *End) begin(m *meter) {
 	m.begin()
 	if d := cmp.Or(e.Config.Duration, e.limit); d != 0 { // of what counts, however long it takes to get here
-		over := e.expired
-		e.timer = time.AfterFunc(d, func() { over.Store(true) })
+		over, limited := e.expired, e.limited
+		e.timer = time.AfterFunc(d, func() { limited.Store(!over.Swap(true)) })
 	}
 }
 

@@ -128,7 +128,7 @@ func pattern(b []byte, qp int) {
 // before the peer begins.
 func (e *End) Prepare(size int) error {
 	e.peerHas.Store(0)
-	e.expired = new(atomic.Bool)
+	e.expired, e.limited = new(atomic.Bool), new(atomic.Bool)
 	e.done = 0
 	e.count.Store(0)
 	if cap(e.hold) < size && e.Config.Verify {

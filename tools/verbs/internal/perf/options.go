@@ -45,11 +45,11 @@ func (c *Config) validateOptions() error {
 func (c *Config) fitOptions(l Limits) error {
 	switch {
 	case c.Imm && l.IWARP:
-		return fmt.Errorf("--imm: %s: %w", l.Device, &uverbs.FeatureError{Feature: "immediate data", Driver: l.Driver})
+		return lacks("imm", l.Device, &uverbs.FeatureError{Feature: "immediate data", Driver: l.Driver})
 	case c.SRQ && l.IWARP:
 		return fmt.Errorf("--use-srq: %s is of iWARP, where each queue pair counts its own receives", l.Device)
 	case c.SRQ && l.MaxSRQWR == 0:
-		return fmt.Errorf("--use-srq: %s: %w", l.Device, &uverbs.FeatureError{Feature: "SRQ", Driver: l.Driver})
+		return lacks("use-srq", l.Device, &uverbs.FeatureError{Feature: "SRQ", Driver: l.Driver})
 	case c.SRQ && c.QPs*c.RecvDepth > l.MaxSRQWR:
 		return fmt.Errorf("--qps times --recv-depth is %d, allowed with --use-srq: up to %d, max_srq_wr of %s", c.QPs*c.RecvDepth, l.MaxSRQWR, l.Device)
 	}
@@ -116,14 +116,55 @@ func (l Local) fit(dev *uverbs.Device, port uint8, c *Config) error {
 	info := dev.Info()
 	switch {
 	case missing != "":
-		return fmt.Errorf("--%s: %s: %w", flag, info.Name, &uverbs.FeatureError{Feature: missing, Driver: info.Driver})
+		return lacks(flag, info.Name, &uverbs.FeatureError{Feature: missing, Driver: info.Driver})
 	case l.ODP && info.Driver == "rxe" && !info.InProcess: // see AccessOnDemand
 		return fmt.Errorf("--odp: %s: packets of driver rxe would go to the start of a page", info.Name)
-	case l.Vector != 0 && l.Vector >= attr.CompVectors:
-		return field("vector", l.Vector, "0 to %d, the completion vectors of %s", attr.CompVectors-1, info.Name)
 	}
-	_, err := l.counters(dev, port)
+	err := l.CheckVector(dev)
+	if err == nil {
+		_, err = l.counters(dev, port)
+	}
+	if err == nil && c.PKey != 0 && !dev.Info().IWARP() {
+		err = partOf(dev, port, c.PKey)
+	}
 	return err
+}
+
+// lacks is the error of a flag for what a device does not have.
+func lacks(flag, device string, err error) error {
+	return fmt.Errorf("--%s: %s: %w", flag, device, err)
+}
+
+// CheckVector refuses a completion vector that a device does not have.
+func (l Local) CheckVector(dev *uverbs.Device) error {
+	if most := max(dev.Attr().CompVectors-1, 0); l.Vector > most {
+		return field("vector", l.Vector, "0 to %d, the completion vectors of %s", most, dev.Name())
+	}
+	return nil
+}
+
+// partOf returns an error if a port is not in the partition of a key.
+func partOf(dev *uverbs.Device, port uint8, key uint16) error {
+	keys, err := keysOf(dev, port)
+	if err == nil && joined(keys, key) < 0 {
+		err = field("pkey", fmt.Sprintf("0x%04x", key), "a partition of port %d of %s", port, dev.Name())
+	}
+	return err
+}
+
+// keysOf returns the P_Key table of a port.
+func keysOf(dev *uverbs.Device, port uint8) ([]uint16, error) {
+	attr, err := dev.Port(port)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]uint16, attr.PKeyTableLen)
+	for i := range keys {
+		if keys[i], err = dev.PKey(port, i); err != nil {
+			return nil, err
+		}
+	}
+	return keys, nil
 }
 
 // Partition sets the P_Key of a config to the one at the index that the user chose, if there is one.
@@ -131,26 +172,20 @@ func (l Local) Partition(dev *uverbs.Device, port uint8, c *Config) error {
 	if l.PKeyIndex == nil {
 		return nil
 	}
-	attr, err := dev.Port(port)
+	keys, err := keysOf(dev, port)
 	if err != nil {
 		return err
 	}
 	index := *l.PKeyIndex
-	if index >= attr.PKeyTableLen {
-		return field("pkey-index", index, "0 to %d, of port %d of %s", attr.PKeyTableLen-1, port, dev.Name())
-	}
-	keys := make([]uint16, attr.PKeyTableLen)
-	for i := range keys {
-		if keys[i], err = dev.PKey(port, i); err != nil {
-			return err
-		}
+	if index >= len(keys) {
+		return field("pkey-index", index, "0 to %d, of port %d of %s", len(keys)-1, port, dev.Name())
 	}
 	c.PKey = keys[index]
 	if c.PKey&^fullMember == 0 {
 		return field("pkey-index", index, "one that has a key; this entry of port %d of %s is not in use", port, dev.Name())
 	}
 	if i := joined(keys, c.PKey); i != index {
-		return field("pkey-index", index, "%d, which has key 0x%04x of the same partition", i, keys[i])
+		return field("pkey-index", index, "%d, which has key 0x%04x of the same partition of port %d of %s", i, keys[i], port, dev.Name())
 	}
 	return nil
 }

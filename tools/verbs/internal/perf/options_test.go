@@ -3,8 +3,10 @@ package perf
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -181,6 +183,9 @@ func TestEndless(t *testing.T) {
 			if cl.Finish() {
 				t.Errorf("%s is still under way", c.Name())
 			}
+			if limit := cl.Limit(); told && limit != 0 || !told && limit != s.MaxTime {
+				t.Errorf("%s, told %t: it was ended after %s", c.Name(), told, limit)
+			}
 		}
 	}
 }
@@ -246,21 +251,39 @@ func TestChoose(t *testing.T) {
 func TestRefused(t *testing.T) {
 	pair := newSoftPair(t)
 	name := pair[1].Name()
+	most := runtime.NumCPU() - 1 // completion vectors of software devices
+	config := with(Read, BW, func(*Config) {})
+	for i, c := range []struct {
+		local, server Local
+		pkey          uint16
+		want          string
+	}{
+		{Local{Vector: most + 1}, Local{}, 0, fmt.Sprintf("--vector is %d, allowed: 0 to %d, the completion vectors of %s", most+1, most, name)},
+		{Local{}, Local{Vector: most + 1}, 0, fmt.Sprintf("--vector is %d, allowed: 0 to %d, the completion vectors of %s", most+1, most, pair[0].Name())},
+		{Local{}, Local{}, 0x8001, "--pkey is 0x8001, allowed: a partition of port 1 of " + name},
+		{Local{PKeyIndex: new(99999)}, Local{}, 0, "of port 1 of " + name},
+	} {
+		config.PKey = c.pkey
+		_, err := pair.run(t, &Server{Local: c.server}, &Client{Config: config, Local: c.local})
+		if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, new(ValueError)) == (i == 1) { // the server's value is not wrong here
+			t.Errorf("error is %v, want %q", err, c.want)
+		}
+	}
 	for _, c := range []struct {
 		config Config
 		local  Local
 		want   string
 	}{
 		{with(Read, BW, func(*Config) {}), Local{NullMR: true}, "--use-null-mr: " + name + ": "},
-		{with(Read, BW, func(c *Config) { c.OutOfOrder = true }), Local{}, "CREATE_QP with OutOfOrder"},
-		{with(Read, BW, func(c *Config) { c.Type, c.Streams = DC, 2 }), Local{}, "QP type DCI"},
+		{with(Read, BW, func(c *Config) { c.OutOfOrder = true }), Local{}, "--use-ooo: " + name + ": uverbs: CREATE_QP with OutOfOrder"},
+		{with(Read, BW, func(c *Config) { c.Type, c.Streams = DC, 2 }), Local{}, "--type dc: " + name + ": uverbs: QP type DCI"},
 	} {
 		_, err := pair.run(t, &Server{}, &Client{Config: c.config, Local: c.local})
 		if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("error is %v, want %q", err, c.want)
 		}
 	}
-	config := with(Write, BW, func(c *Config) { c.Verify = true })
+	config = with(Write, BW, func(c *Config) { c.Verify = true })
 	if _, err := pair.run(t, &Server{Local: Local{Relaxed: true}}, &Client{Config: config, Local: Local{Relaxed: true}}); err != nil {
 		t.Error(err)
 	}
