@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/jsontext"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -43,13 +44,16 @@ type PortExpectation struct {
 	GIDType   string  `json:"gid_type,omitempty"`   // GIDType is "RoCE v1", "RoCE v2" or "IB": a GID of that type, which on RoCE is not link-local.
 }
 
+// expectationFields are the fields of an expectation and of its ports.
+var expectationFields = strings.Fields("netns ports device driver count firmware link_layer rate_gbps mtu netdev_mtu gid_type")
+
 // ParseExpectation reads an expectation. Its errors name the field, the value and what is allowed.
 func ParseExpectation(text []byte) (*Expectation, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	e := new(Expectation)
 	if err := d.Decode(e); err != nil {
-		return nil, fmt.Errorf("health: expectation: %w", err)
+		return nil, fmt.Errorf("health: expectation: %w", jsontext.Explain(text, err, expectationFields...))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("health: expectation: there is something behind the JSON object")

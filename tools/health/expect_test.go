@@ -2,6 +2,7 @@ package health
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -98,16 +99,30 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// TestExpectationFields: an error about a field that is not known lists all that are.
+func TestExpectationFields(t *testing.T) {
+	var all []string
+	for _, typ := range []reflect.Type{reflect.TypeFor[Expectation](), reflect.TypeFor[PortExpectation]()} {
+		for i := range typ.NumField() {
+			name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+			all = append(all, name)
+		}
+	}
+	if !slices.Equal(all, expectationFields) {
+		t.Errorf("the fields are %q, and expectationFields %q", all, expectationFields)
+	}
+}
+
 // TestParseExpectation: what is wrong is named with what is allowed.
 func TestParseExpectation(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                   "EOF",
+		"":                                   "it is empty",
 		"{}":                                 "nothing to compare",
 		`{"ports": []}`:                      "nothing to compare",
 		`{"netns": "shared"} {}`:             "something behind the JSON object",
 		`{"netns": "private"}`:               `netns is "private", allowed: shared, exclusive`,
-		`{"port": []}`:                       `unknown field "port"`,
-		`{"ports": [{"speed": 3}]}`:          `unknown field "speed"`,
+		`{"port": []}`:                       `there is no field "port", allowed: netns, ports, device, driver, count, firmware, link_layer, rate_gbps, mtu, netdev_mtu, gid_type`,
+		`{"ports": [{"speed": 3}]}`:          `there is no field "speed"`,
 		`{"ports": [{"device": "[a"}]}`:      `ports[0].device is "[a", allowed: a pattern`,
 		`{"ports": [{}, {"firmware": "["}]}`: `ports[1].firmware is "["`,
 		`{"ports": [{"count": -1}]}`:         `ports[0].count is -1, allowed: 0 to 65536`,
@@ -116,7 +131,8 @@ func TestParseExpectation(t *testing.T) {
 		`{"ports": [{"mtu": 9000}]}`:              `ports[0].mtu is 9000, allowed: 256, 512, 1024, 2048, 4096`,
 		`{"ports": [{"netdev_mtu": 70000}]}`:      `ports[0].netdev_mtu is 70000, allowed: 0 to 65536`,
 		`{"ports": [{"gid_type": "v2"}]}`:         `ports[0].gid_type is "v2", allowed: IB, RoCE v1, RoCE v2`,
-		`{"ports": [{"mtu": "4096"}]}`:            "cannot unmarshal string",
+		`{"ports": [{"mtu": "4096"}]}`:            "ports.mtu is a string, allowed: a whole number",
+		`{"ports": [}`:                            "it is no JSON from column 12 on: \"}\"",
 	} {
 		if _, err := ParseExpectation([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/jsontext"
 	"github.com/goverbs/goverbs/tools/internal/privatefile"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -97,6 +98,13 @@ func newWatch(o WatchOptions, m *machine) (*Watch, error) {
 		return nil, fmt.Errorf("health: watch: State is %q: %w", o.State, err)
 	}
 	return w, w.save(time.Time{}) // says now if it cannot
+}
+
+// Seen reports whether a device of that name was seen, or is in the file of the state.
+func (w *Watch) Seen(device string) bool {
+	w.look.Lock()
+	defer w.look.Unlock()
+	return w.past.Devices[device] != nil
 }
 
 // onlyRates returns an error if an expectation has a field that a Watch does not compare.
@@ -436,7 +444,7 @@ func (p *past) load(name string) error {
 	}
 	var read past
 	if err := json.Unmarshal(text, &read); err != nil {
-		return fmt.Errorf("%s is not one of a watch: %w", name, err)
+		return fmt.Errorf("%s is not one of a watch: %w", name, jsontext.Explain(text, err))
 	}
 	if read.Schema != pastSchema {
 		return fmt.Errorf("%s has schema %d, this program reads %d", name, read.Schema, pastSchema)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -54,7 +55,7 @@ prints what begins and what ends: a port that is down or changes its state, a ra
 that the port had, counters of errors and congestion that grow, changes of the GID table, QPs that
 stay in state ERR, a process near its limit of pinned memory, a device that disappears or does not
 answer. What happened counts for a --window. With --state, what was seen before a restart counts,
-too. --expect may have ports with device, driver and rate_gbps then, and nothing else.`,
+too. DEV must be there, or be in --state; without DEV, devices are watched as they come. --expect may have ports with device, driver and rate_gbps then, and nothing else.`,
 		Example: `  verbs doctor
   verbs doctor -v rxe0
   verbs doctor --serve --listen 10.1.0.2   # on one host
@@ -179,7 +180,13 @@ func watchHealth(cmd *command.Command, o health.WatchOptions, asJSON bool) error
 	if err != nil {
 		return command.Usagef("%w", err)
 	}
-	infos, _ := uverbs.Devices() // the watch says what is wrong
+	infos, err := uverbs.Devices()
+	for _, name := range o.Devices { // without a list, the watch says what is wrong
+		here := slices.ContainsFunc(infos, func(d uverbs.DeviceInfo) bool { return d.Name == name })
+		if err == nil && !here && !w.Seen(name) {
+			return command.Usagef("the device is %s, allowed with --watch: %s, or one in --state; without DEV, devices are watched as they come", peertext.Quote(name), cmp.Or(deviceNames(infos), "none, as there is no device"))
+		}
+	}
 	fmt.Fprintf(cmd.Err(), "watching each %v; devices now: %s\n", o.Interval, cmp.Or(deviceNames(infos), "none"))
 	ctx, cancel := context.WithCancelCause(cmd.Context())
 	defer cancel(nil)

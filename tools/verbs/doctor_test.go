@@ -157,6 +157,20 @@ func TestDoctorWatch(t *testing.T) {
 	if out, err := softRun(t, device, "exporter", "--once", "--doctor-interval=0", "--watch-state", state); err != nil || !strings.Contains(out, metric) {
 		t.Errorf("exporter: %v, no %s in\n%s", err, metric, out)
 	}
+	other := device + ",name=other"
+	out, err := softRun(t, other, "doctor", "--watch", "soft0")
+	if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 2 || !strings.Contains(out, `the device is "soft0", allowed with --watch: other, or one in --state`) {
+		t.Errorf("a device that was never there: %v, %s", err, out)
+	}
+	cmd := softCommand(t, other, "doctor", "--watch", "soft0", "--state", state)
+	pipe, err := cmd.StdoutPipe()
+	testenv.Must(t, err, cmd.Start())
+	if line, err := bufio.NewReader(pipe).ReadString('\n'); err != nil || !strings.Contains(line, "soft0: the device has disappeared") {
+		t.Errorf("a device that is in the file: %v, %s", err, line)
+	}
+	testenv.Must(t, cmd.Process.Signal(os.Interrupt))
+	io.Copy(io.Discard, pipe)
+	testenv.Must(t, cmd.Wait())
 }
 
 // TestDoctorExpect: a machine that differs from the file fails, one that does not passes, and a file that makes

@@ -387,7 +387,7 @@ func TestTopErrors(t *testing.T) {
 		{"a b", 2, `the arguments of verbs top are "a b", allowed: at most 1`},
 		{fleetRecord + " --dev left", 2, `--dev is given with the record "` + fleetRecord + `", allowed: without one`},
 		{"left", 1, "open left: no such file or directory; to show only the device left: verbs top --dev left"},
-		{bad + " --once", 1, bad + ": line 1: ports.device is a number, allowed: string"},
+		{bad + " --once", 1, bad + ": line 1: ports.device is a number, allowed: a string"},
 	} {
 		out, err := softRun(t, soft, append([]string{"top"}, strings.Fields(c.args)...)...)
 		exit, _ := err.(*exec.ExitError)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/jsontext"
 )
 
 // Reading is what was read at one time. It is a line of a record.
@@ -149,14 +150,11 @@ func (r *Record) errorf(format string, args ...any) error {
 func (r *Record) decode(line []byte) (*Reading, error) {
 	v := new(Reading)
 	if err := json.Unmarshal(line, v); err != nil {
-		if typ := new(json.UnmarshalTypeError); errors.As(err, &typ) {
-			return nil, r.errorf("%s is a %s, allowed: %s", typ.Field, typ.Value, typ.Type)
-		}
 		if r.bare && r.line > 1 && errors.As(err, new(*json.SyntaxError)) {
 			r.cut = true
 			return nil, io.EOF
 		}
-		return nil, r.errorf("it is no JSON, or was cut off: %w", err)
+		return nil, r.errorf("%w", jsontext.Explain(line, err))
 	}
 	switch {
 	case v.Time.IsZero():

@@ -301,25 +301,25 @@ func TestRecordErrors(t *testing.T) {
 	good := start + `"elapsed_us":5,"ports":[]}` + "\n"
 	for _, c := range []struct{ text, want string }{
 		{"", "r.json is empty; verbs top --record writes a record"},
-		{good + "{\n", "r.json: line 2: it is no JSON, or was cut off: "},
-		{"{", "r.json: line 1: it is no JSON, or was cut off: "},
+		{good + "{\n", "r.json: line 2: it ends before the JSON value does"},
+		{"{", "r.json: line 1: it ends before the JSON value does"},
 		{"{}\n", "r.json: line 1: it is no reading: time is missing"},
 		{`{"time":"2026-11-30T10:00:00Z"}`, "r.json: line 1: it is no reading: ports is missing"},
 		{good + good, "r.json: line 2: elapsed_us is 5, allowed: 6 to 4611686018427"},
-		{`{"elapsed_us":"x"}`, "r.json: line 1: elapsed_us is a string, allowed: int64"},
+		{`{"elapsed_us":"x"}`, "r.json: line 1: elapsed_us is a string, allowed: a whole number"},
 		{start + `"elapsed_us":-1,"ports":[]}`, "r.json: line 1: elapsed_us is -1, allowed: 0 to 4611686018427"},
 		{start + `"ports":[{"port":1}]}`, `r.json: line 1: ports[0] is ""/1, allowed: a name and a port of 1 or more`},
 		{start + `"ports":[{"device":"a"}]}`, `r.json: line 1: ports[0] is "a"/0, allowed: a name and a port of 1 or more`},
 		{start + `"ports":[{"device":"a","port":1},{"device":"a","port":1}]}`, `r.json: line 1: ports[1] is "a"/1, which is there already`},
 		{start + `"ports":[{"device":"a","port":1,"rate_gbps":-4}]}`, "r.json: line 1: ports[0].rate_gbps is -4, allowed: 0 to 1e9"},
-		{`{"ports":[{"device":"a","port":-1}]}`, "r.json: line 1: ports.port is a number -1, allowed: uint32"},
+		{`{"ports":[{"device":"a","port":-1}]}`, "r.json: line 1: ports.port is -1, allowed: a whole number from 0 to 4294967295"},
 		{start + `"ports":[{}` + strings.Repeat(",{}", maxPorts) + `]}`, "r.json: line 1: ports has 4097 entries, allowed: up to 4096"},
 		{
 			start + `"ports":[{"device":"a","port":1,"counters":[{}` + strings.Repeat(",{}", maxCounters) + `]}]}`,
 			"r.json: line 1: ports[0].counters has 4097 entries, allowed: up to 4096",
 		},
 		{start + `"ports":[],"objects":{"owners":[{"pid":4},{"pid":4}]}}`, `objects.owners[1] is process 4 or module "", which is there already`},
-		{`{"time":"yesterday"}`, "r.json: line 1: it is no JSON, or was cut off: "},
+		{`{"time":"yesterday"}`, `r.json: line 1: "yesterday" is no time`},
 	} {
 		r := NewRecord("r.json", strings.NewReader(c.text))
 		var err error
