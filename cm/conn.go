@@ -397,6 +397,14 @@ func (c *Conn) requestErr(wc *uverbs.WC) error {
 	return &requestError{e}
 }
 
+// ofRequest returns an error of [uverbs.QP.Err] without the number of the work request.
+func ofRequest(err error) error {
+	if e, ok := err.(*uverbs.WCError); ok {
+		return &requestError{e}
+	}
+	return err
+}
+
 // requestError is an error of package uverbs without the numbers of work requests, which the program did not choose.
 type requestError struct{ *uverbs.WCError }
 

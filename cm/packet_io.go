@@ -125,7 +125,7 @@ func (p *PacketConn) next(ctx context.Context, what string) (data []byte, from P
 // recover deals with a failed receive, which a stranger can cause. It posts the receive again, or notes that
 // the device has moved the QP to state ERR. The caller has the turn of the receive queue.
 func (p *PacketConn) recover(ctx context.Context, wc *uverbs.WC) error {
-	failed := p.qp.Err(wc)
+	failed := ofRequest(p.qp.Err(wc))
 	if p.closing.Load() || wc.ID > uint64(p.o.Depth) {
 		return failed
 	}
@@ -345,7 +345,7 @@ func (p *PacketConn) sendsCompleted(wcs []uverbs.WC) (failed bool) {
 	p.inFlight -= len(wcs)
 	for i := range wcs {
 		if wc := &wcs[i]; wc.Status != uverbs.WCSuccess && (wc.Status != uverbs.WCWRFlushErr || wc.ID >= uint64(p.lost)) {
-			p.sendErr = errors.Join(p.sendErr, p.qp.Err(wc))
+			p.sendErr = errors.Join(p.sendErr, ofRequest(p.qp.Err(wc)))
 			p.lost = p.sent
 			failed = true
 		}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -302,6 +303,9 @@ func TestPacketSendFails(t *testing.T) {
 		err := client.Send(ctx, []byte("next"), to)
 		if fails := testenv.TheRig().Driver != "rxe" || testenv.TheRig().Soft; fails != errors.Is(err, uverbs.WCLocLenErr) {
 			t.Errorf("Send after a datagram that is too long: %v", err)
+		}
+		if err != nil && regexp.MustCompile(`work request [0-9]`).MatchString(err.Error()) {
+			t.Errorf("the error has a number that the program has not chosen: %v", err)
 		}
 		if err == nil {
 			received(t, server)

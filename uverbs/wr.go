@@ -70,6 +70,11 @@ const (
 	SendSolicited SendFlags = 1 << 2 // wake a peer that armed its CQ with NotifySolicited (IBV_SEND_SOLICITED)
 )
 
+// String returns the flags' names.
+func (f SendFlags) String() string {
+	return flagNames(uint32(f), "SendFence", "SendSignaled", "SendSolicited")
+}
+
 // sendFlagsAll are all send flags.
 const sendFlagsAll = SendFence | SendSignaled | SendSolicited
 

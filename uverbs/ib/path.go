@@ -1,6 +1,9 @@
 package ib
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // MTU is a path MTU in the encoding of the InfiniBand standard (enum ib_mtu).
 type MTU uint8
@@ -20,6 +23,14 @@ func (m MTU) Bytes() int {
 		return 0
 	}
 	return 128 << m
+}
+
+// String returns the name of the constant.
+func (m MTU) String() string {
+	if n := m.Bytes(); n != 0 {
+		return "MTU" + strconv.Itoa(n)
+	}
+	return "MTU(" + strconv.Itoa(int(m)) + ")"
 }
 
 // AckTimeout is a time in the encoding of the InfiniBand standard: 4.096 µs·2ⁿ for n from 1 to 31.

@@ -1,6 +1,8 @@
 package mlx5
 
 import (
+	"errors"
+
 	layout "github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -46,17 +48,19 @@ type DCTOptions struct {
 // MLX5DV_DCTYPE_DCI). [ReadyDC] makes it ready to send. It fails with a [uverbs.FeatureError] if
 // the device does not have DC, or not the streams.
 func CreateDCI(p *uverbs.PD, o DCIOptions) (*uverbs.QP, error) {
-	return core.CreateDC(p, uverbs.QPOptions{
+	q, err := core.CreateDC(p, uverbs.QPOptions{
 		Type: ib.DCI, SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxSendSGE: o.MaxSendSGE,
 		MaxInline: o.MaxInline, SignalAll: o.SignalAll, Path: o.Path, OutOfOrder: o.OutOfOrder,
 	}, hook.DC{Streams: o.Streams.Concurrent, Failed: o.Streams.Failed})
+	return q, called("CreateDCI", err)
 }
 
 // CreateDCT creates a target of DC in state [ib.QPReset] (mlx5dv_create_qp with MLX5DV_DCTYPE_DCT).
 // [ReadyDC] makes it ready to receive. It fails with a [uverbs.FeatureError] if the device does not
 // have DC.
 func CreateDCT(p *uverbs.PD, o DCTOptions) (*uverbs.QP, error) {
-	return core.CreateDC(p, uverbs.QPOptions{Type: ib.DCT, RecvCQ: o.RecvCQ, SRQ: o.SRQ, Path: o.Path, OutOfOrder: o.OutOfOrder}, hook.DC{Key: o.AccessKey})
+	q, err := core.CreateDC(p, uverbs.QPOptions{Type: ib.DCT, RecvCQ: o.RecvCQ, SRQ: o.SRQ, Path: o.Path, OutOfOrder: o.OutOfOrder}, hook.DC{Key: o.AccessKey})
+	return q, called("CreateDCT", err)
 }
 
 // ReadyDC makes a QP of DC ready: it moves a DCI from [ib.QPReset] to [ib.QPRTS], and a DCT to
@@ -65,7 +69,15 @@ func CreateDCT(p *uverbs.PD, o DCTOptions) (*uverbs.QP, error) {
 // the one of [uverbs.QP.Init].
 //
 // A DCT cannot leave QPRTR, and [uverbs.QP.Modify] does not take one. Close it instead.
-func ReadyDC(q *uverbs.QP) error { return core.ReadyDC(q, maxReads) }
+func ReadyDC(q *uverbs.QP) error { return called("ReadyDC", core.ReadyDC(q, maxReads)) }
+
+// called names the function of this package that the program has called in an error about an argument.
+func called(op string, err error) error {
+	if arg, ok := errors.AsType[*uverbs.ArgError](err); ok {
+		arg.Package, arg.Op = "mlx5", op
+	}
+	return err
+}
 
 // maxReads returns the maximum number of READs and atomics that a DCI has in flight, or 0 if it is
 // not known. Only the firmware knows it, which needs DEVX.

@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -126,6 +127,16 @@ const allowedFaults = "a list of faults, such as loss=1%,reorder=1%,seed=7"
 
 // check returns the error of a value that is out of its range.
 func (f Faults) check() error {
+	for i, r := range f.Rules {
+		if r == (Rule{}) {
+			return &OptionError{Field: fmt.Sprintf("Faults.Rules[%d]", i), Value: zeroValue("the zero value"), Allowed: "a rule with a field that is set"}
+		}
+	}
+	for i, q := range f.QPs {
+		if q == (QPFault{QPN: q.QPN}) {
+			return &OptionError{Field: fmt.Sprintf("Faults.QPs[%d]", i), Value: zeroValue("the zero value"), Allowed: "a fault with a field besides QPN that is set"}
+		}
+	}
 	if err := f.config().Validate(); err != nil {
 		return &OptionError{Field: "Faults", Value: f.String(), Allowed: allowedFaults, Err: err}
 	}

@@ -184,9 +184,12 @@ func TestSetFaults(t *testing.T) {
 		{Rules: []soft.Rule{{Delay: soft.Delay{Max: 2, Mean: 1}}}}, {QPs: []soft.QPFault{{NotReady: 2, OutOf: 1}}}, {QPs: []soft.QPFault{{Fail: soft.Fail{Status: 22}}}},
 		{QPs: []soft.QPFault{{Fail: soft.Fail{Number: 5}}}}, {Rules: []soft.Rule{{Hold: -1}}}, {Rules: []soft.Rule{{QPN: 1 << 24}}},
 	} {
-		if err := dev.SetFaults(wrong); !errors.As(err, &e) || e.Field != "Faults" {
+		if err := dev.SetFaults(wrong); !errors.As(err, &e) || strings.TrimSuffix(strings.TrimSuffix(e.Field, ".Rules[0]"), ".QPs[0]") != "Faults" {
 			t.Errorf("SetFaults(%+v): %v, want an OptionError", wrong, err)
 		}
+	}
+	if err := dev.SetFaults(soft.Faults{Rules: []soft.Rule{{Loss: 1}, {}}}); err == nil || err.Error() != "soft: Faults.Rules[1] is the zero value, must be a rule with a field that is set" {
+		t.Errorf("an empty rule: %v", err)
 	}
 	notReady := soft.Faults{QPs: []soft.QPFault{{NotReady: 1, OutOf: 1}}}
 	if err := dev.SetFaults(notReady); err != nil || dev.Faults().String() != "rnr=1/1" {

@@ -93,6 +93,9 @@ const (
 	maxAHs     = 1<<15 - 1
 )
 
+// zeroValue is the Value of an OptionError about an element that says nothing.
+type zeroValue string
+
 // OptionError reports an option that [New] or [ParseOptions] refuses.
 type OptionError struct {
 	Field   string // Field is the name of the field of Options, such as "MTU" or "Limits.QPs".
