@@ -242,11 +242,11 @@
 //     DEVX interface creates. Commands of DEVX that create none are there, see package uverbs/mlx5.
 //   - Queues in memory that the program gives to the kernel: the library maps or allocates them itself.
 //     Linux 7.2 takes the buffers of a CQ or QP as addresses or dma-bufs (UVERBS_ATTR_CREATE_CQ_BUF_UMEM)
-//     on mlx5, mlx4, efa and bnxt_re, for queues that other devices write, and for confidential VMs. Neither
-//     is available for a test.
+//     on mlx5, mlx4, efa and bnxt_re, and Linux 7.3 those of an SRQ, for queues that other devices write,
+//     and for confidential VMs. Neither is available for a test.
 //   - The flag ROBUST_UDATA of a context, which says that the driver checks the size of its part of every
 //     command: only bnxt_re of Linux 7.2 sets it.
-//   - Completion counters: the headers of Linux 7.2 have no commands for them.
+//   - Completion counters: Linux 7.3 has commands for them, and of its drivers only efa has the counters.
 //
 // # Without RDMA
 //

@@ -44,9 +44,9 @@ func (c *Clock) Read() uint64 {
 }
 
 // A ClockInfo is a page in which the kernel records how the device's counter relates to the time of
-// day (struct mlx5_ib_clock_info). It is safe for concurrent use.
+// day (struct ib_uverbs_clock_info). It is safe for concurrent use.
 type ClockInfo struct {
-	info *abi.ClockInfo
+	info *abi.IbUverbsClockInfo
 }
 
 // ClockInfoMap returns the mmap offset of the page, which must be mapped read-only.
@@ -54,10 +54,10 @@ func ClockInfoMap(pageSize int) uint64 { return mapOffset(mapClockInfo, 0, pageS
 
 // NewClockInfo makes a ClockInfo of a mapped page.
 func NewClockInfo(page []byte) (*ClockInfo, error) {
-	if len(page) < int(unsafe.Sizeof(abi.ClockInfo{})) {
+	if len(page) < int(unsafe.Sizeof(abi.IbUverbsClockInfo{})) {
 		return nil, fmt.Errorf("mlx5: clock info of %d bytes: %w", len(page), ErrLayout)
 	}
-	return &ClockInfo{info: (*abi.ClockInfo)(unsafe.Pointer(&page[0]))}, nil
+	return &ClockInfo{info: (*abi.IbUverbsClockInfo)(unsafe.Pointer(&page[0]))}, nil
 }
 
 // clockTries is how often a read is repeated if the kernel updates the page meanwhile. An update

@@ -19,16 +19,18 @@ const (
 	suitesModule  = "test/suites"  // tests of several packages, most of them in VMs
 )
 
-// checkABI holds the generated files against the headers of the newest kernel that Debian has, and of
-// its stable release.
-const checkABI = `set -e; new=$(.build/vmrun get -suite sid linux-libc-dev); old=$(.build/vmrun get linux-libc-dev)
+// newestHeaders gets the headers of the newest kernel that Debian has: experimental has one before sid does.
+const newestHeaders = `$(.build/vmrun get -suite experimental -update linux-libc-dev || .build/vmrun get -suite sid -update linux-libc-dev)`
+
+// checkABI holds the generated files against these headers, and those of the stable release.
+const checkABI = `set -e; new=` + newestHeaders + `; old=$(.build/vmrun get linux-libc-dev)
 go run ./tools/abigen -check -include $new/usr/include
 for dir in $new $old; do
 	GOVERBS_UAPI_INCLUDE=$dir/usr/include go test -count=1 -run '^TestLayout$' ./tools/abigen
 done`
 
-// generate writes the generated files from the headers of the newest kernel that Debian has.
-const generate = `set -e; dir=$(.build/vmrun get -suite sid -update linux-libc-dev); go run ./tools/abigen -include $dir/usr/include`
+// generate writes the generated files from the newest headers.
+const generate = `set -e; dir=` + newestHeaders + `; go run ./tools/abigen -include $dir/usr/include`
 
 // checkSize limits the size of a static program, in bytes.
 const checkSize = `size=$(stat -c %s "$1"); echo "$1: $size bytes, limit $2"; test $size -lt $2`

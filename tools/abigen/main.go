@@ -4,7 +4,7 @@
 //	abigen -include DIR [-include DIR] [-version TEXT] [-root DIR] [-check]
 //
 // DIR holds the headers as the Debian package linux-libc-dev installs them:
-// /usr/include, or "$(vmrun get -suite sid linux-libc-dev)/usr/include". gcc
+// /usr/include, or "$(vmrun get -suite experimental linux-libc-dev)/usr/include". gcc
 // compiles them and abigen reads what it made of them: the layout of structs
 // from the debug information, the values of constants from initialized data. The
 // names to take are listed in abi.txt, which also describes its own format.

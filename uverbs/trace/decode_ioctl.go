@@ -204,7 +204,7 @@ func (f *openFile) handle(e *Event, p *Payload, short string, a *Attr, failed bo
 // method of the kind own.
 func handleKind(short, own string) string {
 	switch kind := kindOfField(short); kind {
-	case "PD", "XRCD", "CQ", "SRQ", "DM", "DMAH", "RWQ indirection table", "QP", "WQ":
+	case "PD", "XRCD", "CQ", "SRQ", "DM", "DMAH", "RWQ indirection table", "QP", "WQ", "completion counter":
 		if own == "DMAH" {
 			return own
 		}

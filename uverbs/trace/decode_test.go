@@ -221,6 +221,30 @@ func (h *headers) fieldsOf(name string) []fieldType {
 	return nil
 }
 
+// TestNewest: what only the newest kernels have has names, too.
+func TestNewest(t *testing.T) {
+	dbr := make(Octets, 40)
+	for _, c := range []struct {
+		object, method uint16
+		attrs          []*Attr
+		want           string
+	}{
+		{0, 8, []*Attr{{ID: 2, Len: 4, Flags: validOutput, Out: Octets{9, 0, 0, 0}}}, "query completion counter capabilities: supported_qp_attach_ops SEND|REMOTE_RDMA_READ"},
+		{19, 0, []*Attr{{ID: 0, Data: Word{7}}}, "create completion counter: completion counter 7"},
+		{4, 2, []*Attr{{ID: 0, Data: Word{3}}, {ID: 1, Data: Word{7}}, {ID: 2, Len: 4, Data: Word{2}}}, "attach completion counter to QP: QP with handle 3, completion counter 7, op_mask RECV"},
+		{19, 2, []*Attr{{ID: 0, Data: Word{7}}, {ID: 1, Len: 1, Data: Word{1}}, {ID: 2, Len: 1, Data: Word{1}}, {ID: 3, Len: 8, Data: Word{5}}}, "modify completion counter: completion counter 7, entry ERR, op INC, value 5"},
+		{19, 3, []*Attr{{ID: 0, Data: Word{7}}, {ID: 1, Len: 1, Data: Word{1}}}, "read completion counter: completion counter 7, entry ERR"},
+		{19, 1, []*Attr{{ID: 0, Data: Word{7}}}, "destroy completion counter: completion counter 7"},
+		{5, 0, []*Attr{{ID: 14, Len: 40, In: dbr}, {ID: 0x1002, Len: 40, In: dbr}}, "create SRQ: "},
+	} {
+		call := &Call{Call: CallIoctl, File: "uverbs0", Object: c.object, Method: c.method, Attrs: c.attrs, Driver: uint32(abi().values["RDMA_DRIVER_MLX5"])}
+		e := NewDecoder().Decode(call)
+		if !strings.Contains(e.Text(), c.want) || e.Unknown != 0 {
+			t.Errorf("%d unknown: %s, want %s", e.Unknown, e.Text(), c.want)
+		}
+	}
+}
+
 // TestUnknown: what no header names is shown as bytes, and counted.
 func TestUnknown(t *testing.T) {
 	value := Word{1, 2}

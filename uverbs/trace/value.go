@@ -283,12 +283,13 @@ func (v *Value) hex() {
 // names of its bits.
 func (v *Value) typed(name string) {
 	e := abi().enums[name]
+	bits := strings.Contains(name, "flag") || strings.HasSuffix(name, "_core_support") || name == "ib_uverbs_qp_attach_comp_cntr_op"
 	if n, ok := e.name(v.number); ok && !strings.Contains(name, "flag") {
 		v.Text, v.JSON = e.shortName(n), n
 		v.Zero = v.Zero && strings.Contains(name, "flags")
 		return
 	}
-	if strings.Contains(name, "flag") || strings.HasSuffix(name, "_core_support") {
+	if bits {
 		v.flags(name)
 		return
 	}
@@ -365,6 +366,8 @@ func kindOfField(field string) string {
 		s = "RWQ_IND_TBL"
 	case "DMA":
 		s = "DMAH"
+	case "CNTR":
+		s = "COMP_CNTR"
 	}
 	return kindOf(s)
 }

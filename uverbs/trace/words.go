@@ -17,7 +17,7 @@ var long = map[string]string{
 	"REG": "register", "DEREG": "deregister", "REREG": "reregister", "ALLOC": "allocate", "DEALLOC": "deallocate",
 	"MCAST": "multicast", "COMP": "completion", "REQ": "request", "TBL": "table", "IND": "indirection", "OBJ": "object",
 	"INIT": "initialize", "ADDR": "address", "OP": "operation", "PARAM": "parameter", "ATTR": "attributes", "XSRQ": "XRC SRQ",
-	"CMD": "command", "FD": "channel", "ASYNC": "asynchronous",
+	"CNTR": "counter", "CMD": "command", "FD": "channel", "ASYNC": "asynchronous",
 }
 
 // last are verbs that stand behind their object in names of methods.
@@ -41,6 +41,8 @@ var verbs = map[string]string{
 	"MIGRATE_ID":              "migrate ID",
 	"WRITE_CM_EVENT":          "write CM event",
 	"REG_DMABUF_MR":           "register MR of DMABUF",
+	"QP_ATTACH_COMP_CNTR":     "attach completion counter to QP",
+	"QUERY_COMP_CNTR_CAPS":    "query completion counter capabilities",
 	"JOIN_IP_MCAST":           "join multicast",
 	"BIND_IP":                 "bind address",
 	"BIND":                    "bind address",
