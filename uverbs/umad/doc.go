@@ -16,6 +16,9 @@
 // driver mlx5 fails only when something is sent. With RoCE an [Addr] needs a GID instead of a LID, an IPv6
 // one: the kernel does not match answers that come over IPv4.
 //
+// A card with several planes has a device of its own for subnet management, which "verbs dev add" makes and
+// whose type is SMI. Open then opens both devices, whichever of them is named.
+//
 // The file has mode 0600 by default, so a program needs root or a udev rule. A port that is not active
 // yet can be opened too; that is how a subnet manager configures it.
 //

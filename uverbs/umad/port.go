@@ -2,6 +2,7 @@ package umad
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ type Port struct {
 	device    string
 	number    int
 	transport Transport
+	smi       *Port // has QP0 instead of this one; nil if this one has it
 
 	mu     sync.Mutex
 	agents map[uint32]*Agent // guarded by mu
@@ -68,6 +70,9 @@ func (p *Port) Register(o AgentOptions) (*Agent, error) {
 	if err != nil {
 		return nil, p.err("register agent", err)
 	}
+	if o.Class.SMP() && p.smi != nil {
+		return p.smi.Register(o)
+	}
 	r := Registration{QPN: 1, Version: o.Class.Version(), Methods: o.Methods, OUI: o.OUI, RMPP: o.RMPP || o.Class == mad.ClassSA}
 	if o.Class.SMP() {
 		r.QPN = 0
@@ -100,6 +105,14 @@ func (p *Port) Register(o AgentOptions) (*Agent, error) {
 
 // Close closes the port and its agents. Calls that wait return [os.ErrClosed].
 func (p *Port) Close() error {
+	if p.smi == nil {
+		return p.close()
+	}
+	return errors.Join(p.smi.Close(), p.close())
+}
+
+// close closes the port of this device.
+func (p *Port) close() error {
 	p.mu.Lock()
 	closed := p.closed
 	p.closed = true
