@@ -55,7 +55,8 @@ prints what begins and what ends: a port that is down or changes its state, a ra
 that the port had, counters of errors and congestion that grow, changes of the GID table, QPs that
 stay in state ERR, a process near its limit of pinned memory, a device that disappears or does not
 answer. What happened counts for a --window. With --state, what was seen before a restart counts,
-too. DEV must be there, or be in --state; without DEV, devices are watched as they come. --expect may have ports with device, driver and rate_gbps then, and nothing else.`,
+too. DEV must be there, or be in --state; without DEV, devices are watched as they come. --expect
+may have ports with device, driver and rate_gbps then, and nothing else.`,
 		Example: `  verbs doctor
   verbs doctor -v rxe0
   verbs doctor --serve --listen 10.1.0.2   # on one host

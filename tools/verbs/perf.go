@@ -22,6 +22,7 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf/plot"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
 	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // perfOptions are the flags of a client.
@@ -550,7 +551,7 @@ func (s *serveOptions) serve(cmd *command.Command, server *perf.Server) error {
 	if d, err := objects.OpenDevice(server.Local.Device); err != nil {
 		fmt.Fprintf(cmd.Err(), "verbs: no test can run now: %v\n", err)
 	} else {
-		if server.Local.Device != "" { // without a name each client may get another one
+		if infos, _ := uverbs.Devices(); server.Local.Device != "" || len(infos) == 1 { // or each client may get another one
 			err = server.Local.CheckVector(d)
 		}
 		if errors.As(err, new(perf.ValueError)) {

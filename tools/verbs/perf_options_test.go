@@ -24,7 +24,7 @@ func TestSoftPerfLimits(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"perf", "send-bw", "--events", "--vector", "99999", "--port", port, "127.0.0.1"},
-		{"perf", "serve", "--dev", "left", "--vector", "99999", "--port", fmt.Sprint(freeTCP(t))},
+		{"perf", "serve", "--vector", "99999", "--port", fmt.Sprint(freeTCP(t))},
 	} {
 		text, err := softRun(t, fmt.Sprintf("127.0.0.1:%d,name=left", freeUDP(t)), args...)
 		if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 2 || !strings.Contains(text, "--vector is 99999, allowed: 0 to ") || !strings.Contains(text, ", the completion vectors of left") {
