@@ -26,7 +26,7 @@ const logMaxKLMs = 18
 const mostLogUARPage = 4
 
 // general are the capabilities that do not depend on the mode. All others are missing: no page
-// requests, no eswitch, no tag matching, no compression.
+// requests, no eswitch, no tag matching.
 var general = []setting{
 	{prm.CapPageRequestDisable, 1}, {prm.CapReleaseAllPages, 1},
 	{prm.CapLogMaxQP, 12}, {prm.CapLogMaxQPSize, 15}, {prm.CapLogMaxSRQ, 12}, {prm.CapLogMaxSRQSize, 15},
@@ -51,6 +51,7 @@ var general = []setting{
 	{prm.CapUAR4K, 1}, {prm.CapLogUARPage, mostLogUARPage}, // off until a driver with larger pages turns it on
 	{prm.CapMaxQPCount, engine.MaxCounterSets}, {prm.CapOutOfSeqCount, 1}, {prm.CapRetransmitCounters, 1}, {prm.CapErrorCounters, 1},
 	{prm.CapRTS2RTSCounters, 1}, {prm.CapModifyRQCounters, 1},
+	{prm.CapStridingRQ, 1}, {prm.CapFewStrides, 1}, {prm.CapCompressed, 1}, {prm.CapCompressedMost, engine.MostCompressed}, {prm.CapMiniStride, 1},
 	{prm.CapDebugBit, 1}, {prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 

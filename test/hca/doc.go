@@ -102,7 +102,7 @@
 // the physical function with all that only it has, page requests, the newer scheme of on-demand paging,
 // on-demand paging with DC but for what a DCI sends, memory that programs register for queues of DEVX
 // (CREATE_UMEM; UCX takes it for granted on a card with user contexts, so the usual card does not have
-// user contexts), signatures, tag matching, striding receive queues, compressed CQEs, flow counters in bulk and header
+// user contexts), signatures, tag matching, flow counters in bulk and header
 // rewriting. The register RESOURCE_DUMP has the answers of QUERY_QP, QUERY_CQ and QUERY_MKEY, and
 // no other segments. Ports count packets of RDMA, those that are dropped or not sent, and how often
 // the link went down. There are no errors of the link, no traps of cards, no congestion control,

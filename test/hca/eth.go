@@ -310,6 +310,8 @@ func (d *Device) querySQ(c *call) error {
 const (
 	rqInline = 0
 	rqRMP    = 1
+
+	maxLogStrides = 16 // MLX5_MAX_SINGLE_WQE_LOG_NUM_STRIDES (mlx5_ib.h)
 )
 
 func (d *Device) createRQ(c *call) error {
@@ -322,8 +324,17 @@ func (d *Device) createRQ(c *call) error {
 	switch kind := prm.RQCMemType.Get(x); kind {
 	case rqInline:
 		t := prm.WQType.Get(wq)
-		if t != prm.WQLinkedList && t != prm.WQCyclic {
-			return refuse(prm.BadParam, "RQ wq_type", "%d: striding queues are not modelled", t)
+		if t != prm.WQLinkedList && t != prm.WQCyclic && t != prm.WQStriding || prm.WQTwoBytes.Bool(wq) {
+			return refuse(prm.BadParam, "RQ wq_type", "%d: linked striding queues and two_byte_shift_en are not modelled", t)
+		}
+		if t == prm.WQStriding {
+			s.LogStrideBytes = uint(prm.WQLogBytes.Get(wq)) + prm.StrideMinLogBytes
+			if s.LogStrides = uint(prm.WQLogNum.Get(wq)) + prm.StrideMinLogNum; s.LogStrides >= prm.StrideMinLogNum+10 {
+				s.LogStrides -= prm.StrideMinLogNum + prm.StrideFewLogNum
+			}
+			if s.LogStrides > maxLogStrides {
+				return refuse(prm.BadParam, "RQ log_wqe_num_of_strides", "2^%d", s.LogStrides)
+			}
 		}
 		buf, err := c.wqBuffer("RQ", wq)
 		if err != nil {
@@ -391,6 +402,14 @@ func (d *Device) queryRQ(c *call) error {
 	prm.RQCKeepVLAN.PutBool(x, !s.StripVLAN)
 	if !s.Linked {
 		prm.WQType.Put(wq, prm.WQCyclic)
+	}
+	if s.LogStrides != 0 {
+		prm.WQType.Put(wq, prm.WQStriding)
+		prm.WQLogBytes.Put(wq, uint64(s.LogStrideBytes-prm.StrideMinLogBytes))
+		prm.WQLogNum.Put(wq, uint64(s.LogStrides-prm.StrideMinLogNum)&0xf)
+		if s.LogStrides < prm.StrideMinLogNum {
+			prm.WQLogNum.Put(wq, uint64(s.LogStrides+prm.StrideFewLogNum))
+		}
 	}
 	prm.WQPD.Put(wq, uint64(s.PD))
 	prm.WQDBR.Put(wq, s.DBR)

@@ -233,7 +233,7 @@ func TestBadObjects(t *testing.T) {
 		"CQ UAR":           {prm.CreateCQ, change(cq(), prm.CQCtx, prm.CQCUAR, 5), prm.BadResource},
 		"CQ pages":         {prm.CreateCQ, change(cq(), prm.CQCtx, prm.CQCCQESize, 1), prm.BadInLen},
 		"CQ CQE size":      {prm.CreateCQ, change(cq(), prm.CQCtx, prm.CQCCQESize, 2), prm.BadParam},
-		"CQ compression":   {prm.CreateCQ, change(cq(), prm.CQCtx, prm.CQCComp, 1), prm.BadParam},
+		"CQ compression":   {prm.CreateCQ, change(change(cq(), prm.CQCtx, prm.CQCComp, 1), prm.CQCtx, prm.CQCMini, 2), prm.BadParam},
 		"CQ record":        {prm.CreateCQ, change(cq(), prm.CQCtx, prm.CQCDBR, 1<<40), prm.BadParam},
 		"CQ page size":     {prm.CreateCQ, change(cq(), prm.CQCtx, prm.CQCLogPage, 31), prm.BadParam},
 		"key PD":           {prm.CreateMKey, change(key(), prm.MKCtx, prm.MKCPD, 0x777), prm.BadResource},

@@ -119,12 +119,12 @@ func (c *call) cqSpec(x []byte) (engine.CQSpec, error) {
 
 func (d *Device) createCQ(c *call) error {
 	x := prm.Record(c.in, prm.CQCtx, prm.CQCSize)
-	if prm.CQCComp.Bool(x) {
-		return refuse(prm.BadParam, "CQ cqe_comp_en", "compressed CQEs are not modelled")
-	}
 	s, err := c.cqSpec(x)
 	if err != nil {
 		return err
+	}
+	if prm.CQCComp.Bool(x) {
+		s.Mini = engine.MiniFormat(prm.CQCMini.Get(x) + 1)
 	}
 	s.EQN, s.UAR, s.DBR = prm.CQCEQN.U32(x), prm.CQCUAR.U32(x), prm.CQCDBR.Get(x)
 	s.IgnoreOverrun = prm.CQCOI.Bool(x)
@@ -168,6 +168,10 @@ func (d *Device) queryCQ(c *call) error {
 	prm.CQCState.Put(x, state)
 	prm.CQCCQESize.Put(x, uint64(s.EntrySize/128))
 	prm.CQCOI.PutBool(x, s.IgnoreOverrun)
+	if s.Mini != 0 {
+		prm.CQCComp.Put(x, 1)
+		prm.CQCMini.Put(x, uint64(s.Mini-1))
+	}
 	prm.CQCLogSize.Put(x, uint64(s.Log))
 	prm.CQCUAR.Put(x, uint64(s.UAR))
 	prm.CQCPeriod.Put(x, uint64(s.ModPeriod))

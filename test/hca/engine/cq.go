@@ -14,6 +14,8 @@ type cq struct {
 	pi     uint32 // counts written entries, 24 bits
 	ci     uint32 // the consumer index when it was last looked at
 	failed bool
+	zip    [][]byte // entries that are held back to be compressed; see compress.go
+	zipEnd *timer
 
 	armed     byte   // armNone, armSolicited or armAny
 	sn        uint32 // the sequence number that the next arm must have, 2 bits
@@ -35,6 +37,9 @@ const (
 func (d *Device) checkCQ(s *CQSpec) error {
 	if s.EntrySize != 64 && s.EntrySize != 128 {
 		return refuse(BadParam, "CQ", 0, "cqe_sz", "%d bytes; 64 and 128 are modelled", s.EntrySize)
+	}
+	if m := s.Mini; m != 0 && (s.EntrySize != 64 || s.Collapsed || m != MiniHash && m != MiniCsum && m != MiniStride) {
+		return refuse(BadParam, "CQ", 0, "cqe_comp_en, mini_cqe_res_format", "format %d of CQEs of %d bytes", m-1, s.EntrySize)
 	}
 	if s.Log > d.cfg.Traits.LogMaxCQSize {
 		return refuse(BadParam, "CQ", 0, "log_cq_size", "2^%d entries", s.Log)
@@ -113,6 +118,7 @@ func (d *Device) ResizeCQ(n uint32, s CQSpec) error {
 	if c.failed {
 		return refuse(BadState, "CQ", n, "", "it has overrun")
 	}
+	c.unzip()
 	ci, ok := c.consumer()
 	left := (c.pi - ci) & maxNumber
 	if !ok || left >= 1<<c.spec.Log || left+1 > 1<<s.Log {
@@ -136,6 +142,7 @@ func (d *Device) DestroyCQ(n uint32) error {
 	if c.refs > 0 {
 		return refuse(Busy, "CQ", n, "", "%d queues use it", c.refs)
 	}
+	c.unzip()
 	c.checkOwed(0)
 	c.checkConsumer()
 	c.gone = true
@@ -207,7 +214,7 @@ func (c *cq) post(e *cqe) {
 			return
 		}
 		size := uint32(1) << c.spec.Log
-		switch left := (c.pi - ci) & maxNumber; {
+		switch left := (c.pi - ci + uint32(len(c.zip))) & maxNumber; {
 		case left > size:
 			c.d.violate("cq-consumer", 0, "CQ %#x: the doorbell record's consumer %#x is not behind producer %#x by at most %d", c.n, ci, c.pi, size)
 			c.fail(cqErrViolation)
@@ -218,6 +225,10 @@ func (c *cq) post(e *cqe) {
 			return
 		}
 	}
+	if c.held(e) {
+		return
+	}
+	c.unzip()
 	if !c.write(e) {
 		return
 	}
@@ -231,20 +242,32 @@ func (c *cq) post(e *cqe) {
 
 // write writes an entry at the producer.
 func (c *cq) write(e *cqe) bool {
-	raw := e.bytes(c, c.d.now())
-	slot := c.pi & (1<<c.spec.Log - 1)
+	c.d.rep.cqes[e.name()]++
+	return c.put(e.bytes(c, c.d.now()), e.qpn)
+}
+
+// put writes the bytes of one.
+func (c *cq) put(raw []byte, qpn uint32) bool {
+	raw[len(raw)-1] |= byte(c.pi >> c.spec.Log & 1)
+	if !c.putAt(c.pi, raw, qpn) {
+		return false
+	}
+	c.pi = (c.pi + 1) & maxNumber
+	return true
+}
+
+// putAt writes the bytes of the entry with an index.
+func (c *cq) putAt(i uint32, raw []byte, qpn uint32) bool {
+	slot := i & (1<<c.spec.Log - 1)
 	if c.spec.Collapsed {
 		slot = 0
 	}
-	raw[len(raw)-1] |= byte(c.pi >> c.spec.Log & 1)
 	if err := c.d.writeEntry(&c.spec.Buf, uint64(slot)*uint64(c.spec.EntrySize), raw); err != nil {
-		c.d.violate("cq-memory", e.qpn, "CQ %#x can't be written: %v", c.n, err)
+		c.d.violate("cq-memory", qpn, "CQ %#x can't be written: %v", c.n, err)
 		c.fail(cqErrViolation)
 		return false
 	}
-	c.d.rep.cqes[e.name()]++
-	c.d.trace(TraceEvent{Kind: TraceCQE, Number: c.n, QPN: e.qpn, Index: c.pi, Raw: raw})
-	c.pi = (c.pi + 1) & maxNumber
+	c.d.trace(TraceEvent{Kind: TraceCQE, Number: c.n, QPN: qpn, Index: i, Raw: raw})
 	return true
 }
 

@@ -89,7 +89,9 @@ type cqe struct {
 	mlPath    uint8
 	flagsRQPN uint32 // SL or RoCE's kind of packet, GRH, and the source QP
 	checksum  uint16
+	checks    uint8 // which checksums of a frame are right (hds_ip_ext)
 	l4l3      uint8
+	wqeID     uint16 // the WQE of a striding queue, whose index is that of a stride
 	vlan      uint16
 	inline    []byte // data that goes into the entry
 
@@ -143,6 +145,10 @@ func (e *cqe) bytes(c *cq, now uint64) []byte {
 	default:
 		copy(raw, e.inline)
 		b[63] |= cqeInline64
+	}
+	if e.ethernet {
+		be.PutUint16(b[2:], e.wqeID)
+		b[28] = e.checks
 	}
 	be.PutUint32(b[32:], e.srqn)
 	if !request || e.sendOp == opRead {

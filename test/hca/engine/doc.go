@@ -26,10 +26,11 @@
 // # What it is not
 //
 // Vendor syndromes are those that users of real cards report, not a list of the vendor;
-// limits and timing are this package's own. Signature handover (PSV), striding RQs, tag
-// matching and CQE compression are not modelled: a WQE that asks for one
-// of them is refused by name. The packets of DC and what a target answers to a wrong access key
-// (here nothing) no header shows. How a masked fetch-and-add lies in a WQE no driver shows; two
-// words, summand and boundaries, are taken. Stores reach the model one by one and in order,
-// so that a missing write barrier can't be seen.
+// limits and timing are this package's own. Signature handover (PSV) and tag matching are not
+// modelled: a WQE that asks for one of them is refused by name. No document says when a card
+// compresses CQEs, and when it gives up the rest of a striding RQ's WQE: the model compresses what
+// follows within 10 µs, and gives up the rest for a frame that does not fit. The packets of DC and
+// what a target answers to a wrong access key (here nothing) no header shows. How a masked
+// fetch-and-add lies in a WQE no driver shows; two words, summand and boundaries, are taken. Stores
+// reach the model one by one and in order, so that a missing write barrier can't be seen.
 package engine

@@ -168,46 +168,106 @@ func behindTags(frame []byte) (at int, proto uint16) {
 	return at, proto
 }
 
-// checksums fills in the checksum of an IPv4 header, and that of TCP or UDP.
-func checksums(frame []byte, l3, l4 bool) {
+// headers are what a device reads of a frame to fill in or check its sums.
+type headers struct {
+	ip     []byte // from the IP header on, without what pads a short frame
+	v4     bool
+	l4     []byte // behind it
+	field  int    // where the sum of TCP or UDP is in l4, or 0
+	next   uint8  // the protocol
+	pseudo uint32 // the sum of the addresses
+	part   bool   // a fragment
+}
+
+// headersOf reads the headers of an IP packet.
+func headersOf(frame []byte) (h headers, ok bool) {
 	at, proto := behindTags(frame)
-	ip := frame[at:]
+	ip := frame[min(at, len(frame)):]
 	var l4At int
-	var next uint8
-	var pseudo uint32
 	switch {
 	case proto == 0x0800 && len(ip) >= ipv4Bytes && int(ip[0]&0xf)*4 >= ipv4Bytes && len(ip) >= int(ip[0]&0xf)*4:
-		l4At, next = int(ip[0]&0xf)*4, ip[9]
-		if l3 {
-			be.PutUint16(ip[10:], 0)
-			be.PutUint16(ip[10:], ^onesSum(ip[:l4At]))
-		}
+		h.v4, l4At, h.next, h.part = true, int(ip[0]&0xf)*4, ip[9], be.Uint16(ip[6:])&0x3fff != 0
 		if n := int(be.Uint16(ip[2:])); n >= l4At && n <= len(ip) {
-			ip = ip[:n] // what pads a short frame isn't summed
+			ip = ip[:n]
 		}
-		pseudo = uint32(onesSum(ip[12:20]))
+		h.pseudo = uint32(onesSum(ip[12:20]))
 	case proto == 0x86dd && len(ip) >= 40:
-		l4At, next = 40, ip[6]
+		l4At, h.next = 40, ip[6]
 		if n := 40 + int(be.Uint16(ip[4:])); n <= len(ip) {
 			ip = ip[:n]
 		}
-		pseudo = uint32(onesSum(ip[8:40]))
+		h.pseudo = uint32(onesSum(ip[8:40]))
 	default:
+		return h, false
+	}
+	h.ip, h.l4 = ip, ip[l4At:]
+	if field := map[uint8]int{6: 16, protoUDP: 6}[h.next]; len(h.l4) >= field+2 {
+		h.field = field
+	}
+	return h, true
+}
+
+// sum is the sum over the data of TCP or UDP, as it stands, and what else goes into it.
+func (h *headers) sum() uint16 {
+	sum := h.pseudo + uint32(h.next) + uint32(len(h.l4)) + uint32(onesSum(h.l4))
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return uint16(sum)
+}
+
+// checksums fills in the checksum of an IPv4 header, and that of TCP or UDP.
+func checksums(frame []byte, l3, l4 bool) {
+	h, ok := headersOf(frame)
+	if !ok {
 		return
 	}
-	field := map[uint8]int{6: 16, protoUDP: 6}[next]
-	if body := ip[l4At:]; l4 && field > 0 && len(body) >= field+2 {
-		be.PutUint16(body[field:], 0)
-		sum := pseudo + uint32(next) + uint32(len(body)) + uint32(onesSum(body))
-		for sum>>16 != 0 {
-			sum = sum&0xffff + sum>>16
-		}
-		c := ^uint16(sum)
-		if c == 0 && next == protoUDP {
+	if l3 && h.v4 {
+		be.PutUint16(h.ip[10:], 0)
+		be.PutUint16(h.ip[10:], ^onesSum(h.ip[:len(h.ip)-len(h.l4)]))
+	}
+	if l4 && h.field > 0 {
+		be.PutUint16(h.l4[h.field:], 0)
+		c := ^h.sum()
+		if c == 0 && h.next == protoUDP {
 			c = 0xffff
 		}
-		be.PutUint16(body[field:], c)
+		be.PutUint16(h.l4[h.field:], c)
 	}
+}
+
+// Bits of hds_ip_ext and l4_l3_hdr_type (enums in mlx5/device.h).
+const (
+	cqeL2OK, cqeL3OK, cqeL4OK = 1 << 0, 1 << 1, 1 << 2
+	cqeIPv6, cqeIPv4          = 1 << 2, 2 << 2
+	cqeTCP, cqeUDP            = 1 << 4, 2 << 4
+)
+
+// checkSums tells which sums of a frame are right, and what it is. There is none to check in the header of IPv6, and
+// a sum of 0 in UDP over IPv4 is none.
+func checkSums(frame []byte) (checks, kind uint8) {
+	h, ok := headersOf(frame)
+	if !ok {
+		return cqeL2OK, 0
+	}
+	checks, kind = cqeL2OK|cqeL3OK, cqeIPv6
+	if h.v4 {
+		if kind = cqeIPv4; onesSum(h.ip[:len(h.ip)-len(h.l4)]) != 0xffff {
+			checks &^= cqeL3OK
+		}
+	}
+	if h.field == 0 || h.part {
+		return checks, kind
+	}
+	if h.next == protoUDP {
+		kind |= cqeUDP
+	} else {
+		kind |= cqeTCP
+	}
+	if h.sum() == 0xffff || h.v4 && h.next == protoUDP && be.Uint16(h.l4[h.field:]) == 0 {
+		checks |= cqeL4OK
+	}
+	return checks, kind
 }
 
 // receiveEthernet takes a frame: the flow tables, which are the command interface's, say
@@ -232,32 +292,94 @@ func (d *Device) receiveEthernet(p *packet) {
 // deliver stores a frame and completes its receive WQE. The completion has the frame's tag where that of a QP has the
 // QP's number, or where it is without a user index the RQ's number.
 func (r *rq) deliver(d *Device, p *packet, tag uint32) {
-	w, ok := r.w.take()
-	if !ok {
-		d.drop(p, "no receive WQE")
-		r.counts.count(CountOutOfBuffer)
-		return
-	}
 	frame := p.data
-	e := &cqe{ethernet: true, opcode: cqeRespSend, qpn: r.n, index: w.index}
+	e := &cqe{ethernet: true, opcode: cqeRespSend, qpn: r.n}
 	if r.spec.StripVLAN && len(frame) >= ethHeader+vlanTag && be.Uint16(frame[12:]) == etherVLAN {
 		e.l4l3, e.vlan = cqeHasVLAN, be.Uint16(frame[14:])
 		frame = append(frame[:12:12], frame[12+vlanTag:]...)
 	}
-	if e.count = uint32(len(frame)); d.cfg.CQEVersion != 0 {
+	var kind uint8
+	e.checks, kind = checkSums(frame)
+	e.l4l3 |= kind
+	if d.cfg.CQEVersion != 0 {
 		e.qpn = tag
 	}
 	if e.srqn = r.spec.UserIndex; d.cfg.CQEVersion == 0 || e.srqn == NoUserIndex {
 		e.srqn = r.spec.RMPN
 	}
+	w, last, ok := r.place(e, len(frame))
+	if !ok {
+		d.drop(p, "no receive WQE")
+		r.counts.count(CountOutOfBuffer)
+		return
+	}
 	// The sum over all behind the Ethernet header and its tags, as CHECKSUM_COMPLETE takes it.
 	at, _ := behindTags(frame)
 	e.checksum = onesSum(frame[at:])
-	s, _ := d.scatterRecv(nil, w, r.w.pd, 0, frame)
-	w.complete()
+	s, _ := d.scatterRecv(nil, w, r.w.pd, r.offset(e), frame)
+	if last {
+		w.complete()
+	}
 	if s != 0 {
-		e.opcode, e.syndrome, e.vendor, e.qpn = cqeRespErr, s, vendorOf(s), r.n
+		e.opcode, e.syndrome, e.vendor, e.qpn, e.index = cqeRespErr, s, vendorOf(s), r.n, w.index
 		r.state = WQError
 	}
 	r.cq.post(e)
+}
+
+// place takes a WQE for a frame of n bytes, or strides of one, and says so in the completion. With last the frame is
+// the WQE's last one.
+func (r *rq) place(e *cqe, n int) (w *rwqe, last, ok bool) {
+	if r.spec.LogStrides == 0 {
+		if w, ok = r.w.take(); ok {
+			e.index, e.count = w.index, uint32(n)
+		}
+		return w, true, ok
+	}
+	all := uint32(1) << r.spec.LogStrides
+	need := max(1, uint32(n+1<<r.spec.LogStrideBytes-1)>>r.spec.LogStrideBytes)
+	if need > all || n > strideLength {
+		return nil, false, false
+	}
+	if r.open == nil || r.used+need > all {
+		if w, ok = r.w.take(); !ok {
+			return nil, false, false
+		}
+		if old := r.open; old != nil {
+			filler := &cqe{ethernet: true, opcode: cqeRespSend, qpn: e.qpn, srqn: e.srqn}
+			r.strides(filler, all-r.used)
+			filler.count |= strideFiller
+			old.complete()
+			r.cq.post(filler)
+		}
+		r.open, r.used = w, 0
+	}
+	w = r.open
+	r.strides(e, need)
+	e.count |= uint32(n)
+	if r.used == all {
+		r.open, last = nil, true
+	}
+	return w, last, true
+}
+
+// What byte_cnt of a striding queue's completion has (struct mpwrq_cqe_bc of mlx5e: en.h).
+const (
+	strideLength = 1<<16 - 1 // bytes of the frame
+	strideShift  = 16        // consumed strides
+	strideFiller = 1 << 31   // no frame: what is left of a WQE is not used
+)
+
+// strides has a completion take the next strides.
+func (r *rq) strides(e *cqe, n uint32) {
+	e.index, e.wqeID, e.count = uint16(r.used), r.open.index, n<<strideShift
+	r.used += n
+}
+
+// offset is where in its WQE's memory a frame begins.
+func (r *rq) offset(e *cqe) int {
+	if r.spec.LogStrides == 0 {
+		return 0
+	}
+	return int(e.index) << r.spec.LogStrideBytes
 }

@@ -8,6 +8,9 @@ type rq struct {
 	cq     *cq
 	counts *Counts // its counter set, or nil
 	state  WQState
+
+	open *rwqe  // of a striding queue: the WQE whose strides are being used, or nil
+	used uint32 // how many of them are
 }
 
 // CreateRQ makes a receive queue in the reset state.
@@ -30,6 +33,9 @@ func (d *Device) CreateRQ(s RQSpec) (n uint32, err error) {
 	} else {
 		if s.Log > logQueueMax || s.LogStride < 4 || s.LogStride > 9 {
 			return 0, refuse(BadParam, "RQ", 0, "log_wq_sz, log_wq_stride", "2^%d WQEs of 2^%d bytes", s.Log, s.LogStride)
+		}
+		if s.LogStrides != 0 && (s.Linked || s.LogStride < 5) {
+			return 0, refuse(BadParam, "RQ", 0, "wq_type", "a striding queue with WQEs of 2^%d bytes, linked %v; 2^5 and more, not linked, are modelled", s.LogStride, s.Linked)
 		}
 		if err := s.Buf.check(d, "RQ", 1<<(s.Log+s.LogStride)); err != nil {
 			return 0, err
@@ -54,6 +60,9 @@ func (d *Device) CreateRQ(s RQSpec) (n uint32, err error) {
 		r.w = &wq{d: d, n: n, kind: "RQ", linked: s.Linked, padded: true, pd: p, spec: SRQSpec{DBR: s.DBR, Buf: s.Buf, Log: s.Log, LogStride: s.LogStride}}
 		if s.Linked {
 			r.w.busy = make([]bool, 1<<s.Log)
+		}
+		if s.Linked || s.LogStrides != 0 {
+			r.w.lead = nextSegBytes
 		}
 	} else {
 		r.w.refs++
@@ -94,6 +103,7 @@ func (d *Device) ModifyRQ(n uint32, from, to WQState, change RQChange) error {
 	}
 	r.state = to
 	if to == WQReset && r.spec.RMPN == 0 {
+		r.open, r.used = nil, 0
 		r.w.reset()
 	}
 	return nil

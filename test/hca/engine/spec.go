@@ -19,20 +19,31 @@ type EQSpec struct {
 
 // CQSpec is a completion queue to create, or the state of one that is queried.
 type CQSpec struct {
-	Buf           Buffer // Buf holds the entries.
-	Log           uint   // Log is log2 of the number of entries.
-	EntrySize     int    // EntrySize is 64 or 128, in bytes.
-	EQN           uint32 // EQN is the event queue for completions.
-	UAR           uint32 // UAR is the page on which the CQ is armed.
-	DBR           uint64 // DBR is the bus address of the doorbell record.
-	IgnoreOverrun bool   // IgnoreOverrun is the oi bit: no check of the consumer index.
-	Collapsed     bool   // Collapsed is the cc bit: every CQE goes to entry 0.
-	ModCount      uint16 // ModCount is the moderation's number of CQEs.
-	ModPeriod     uint16 // ModPeriod is the moderation's time, in µs.
-	Failed        bool   // Failed, of a query: the CQ has overrun.
-	Armed         bool   // Armed, of a query: a notification is requested.
-	Producer      uint32 // Producer, of a query: the counter of written CQEs, 24 bits.
+	Buf           Buffer     // Buf holds the entries.
+	Log           uint       // Log is log2 of the number of entries.
+	EntrySize     int        // EntrySize is 64 or 128, in bytes.
+	EQN           uint32     // EQN is the event queue for completions.
+	UAR           uint32     // UAR is the page on which the CQ is armed.
+	DBR           uint64     // DBR is the bus address of the doorbell record.
+	IgnoreOverrun bool       // IgnoreOverrun is the oi bit: no check of the consumer index.
+	Mini          MiniFormat // Mini is how CQEs are compressed; 0 is not at all.
+	Collapsed     bool       // Collapsed is the cc bit: every CQE goes to entry 0.
+	ModCount      uint16     // ModCount is the moderation's number of CQEs.
+	ModPeriod     uint16     // ModPeriod is the moderation's time, in µs.
+	Failed        bool       // Failed, of a query: the CQ has overrun.
+	Armed         bool       // Armed, of a query: a notification is requested.
+	Producer      uint32     // Producer, of a query: the counter of written CQEs, 24 bits.
 }
+
+// MiniFormat is what the small entries of compressed CQEs have beside the number of bytes (mini_cqe_res_format + 1).
+type MiniFormat uint8
+
+// The formats.
+const (
+	MiniHash   MiniFormat = 1 // the hash by which a queue was chosen; none is modelled
+	MiniCsum   MiniFormat = 2 // the sum over the frame
+	MiniStride MiniFormat = 4 // the sum, and the index of the stride
+)
 
 // AccessMode is how a memory key translates addresses.
 type AccessMode uint8
@@ -349,18 +360,20 @@ const (
 
 // RQSpec is a receive queue for Ethernet frames (CREATE_RQ), or the state of one that is queried.
 type RQSpec struct {
-	CQN        uint32  // CQN is the completion queue.
-	PD         uint32  // PD is the protection domain.
-	UserIndex  uint32  // UserIndex goes into CQEs.
-	DBR        uint64  // DBR is the bus address of the doorbell record.
-	Buf        Buffer  // Buf holds the WQEs.
-	Log        uint    // Log is log2 of the number of WQEs.
-	LogStride  uint    // LogStride is log2 of a WQE's size in bytes.
-	Linked     bool    // Linked: WQEs begin with a next segment.
-	RMPN       uint32  // RMPN is the RMP to take WQEs from, if not its own.
-	StripVLAN  bool    // StripVLAN moves the VLAN tag of a frame into its CQE.
-	CounterSet uint8   // CounterSet counts frames for which there is no WQE; 0 is none.
-	State      WQState // State, of a query.
+	CQN            uint32  // CQN is the completion queue.
+	PD             uint32  // PD is the protection domain.
+	UserIndex      uint32  // UserIndex goes into CQEs.
+	DBR            uint64  // DBR is the bus address of the doorbell record.
+	Buf            Buffer  // Buf holds the WQEs.
+	Log            uint    // Log is log2 of the number of WQEs.
+	LogStride      uint    // LogStride is log2 of a WQE's size in bytes.
+	Linked         bool    // Linked: WQEs begin with a next segment, and lead to each other.
+	RMPN           uint32  // RMPN is the RMP to take WQEs from, if not its own.
+	LogStrides     uint    // LogStrides of a striding queue is log2 of the number of strides of a WQE; else 0.
+	LogStrideBytes uint    // LogStrideBytes is log2 of a stride's size.
+	StripVLAN      bool    // StripVLAN moves the VLAN tag of a frame into its CQE.
+	CounterSet     uint8   // CounterSet counts frames for which there is no WQE; 0 is none.
+	State          WQState // State, of a query.
 }
 
 // SQSpec is a send queue for Ethernet frames (CREATE_SQ), or the state of one that is queried.

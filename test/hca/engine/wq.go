@@ -10,7 +10,8 @@ type wq struct {
 	d      *Device
 	n      uint32 // the SRQ's number; of a QP's own queue the QP's
 	kind   string // "RQ", "SRQ"
-	linked bool   // WQEs begin with a next segment, and lead to each other
+	linked bool   // WQEs lead to each other
+	lead   int    // bytes of a WQE before its scatter list: those of a next segment
 	padded bool   // an entry's top bit asks for padding at the start, which there is none of (MLX5_HW_START_PADDING)
 	spec   SRQSpec
 	base   uint64 // where in the buffer the WQEs begin
@@ -65,7 +66,7 @@ func (d *Device) CreateSRQ(s SRQSpec) (n uint32, err error) {
 	if uint32(s.Limit) >= 1<<s.Log {
 		return 0, refuse(BadParam, "SRQ", 0, "lwm", "%d of %d WQEs", s.Limit, 1<<s.Log)
 	}
-	w := &wq{d: d, kind: "SRQ", linked: true, spec: s, limit: s.Limit, busy: make([]bool, 1<<s.Log), faulted: map[uint16]bool{}}
+	w := &wq{d: d, kind: "SRQ", linked: true, lead: nextSegBytes, spec: s, limit: s.Limit, busy: make([]bool, 1<<s.Log), faulted: map[uint16]bool{}}
 	if s.XRC {
 		if d.xrcds[s.XRCD] == nil {
 			return 0, refuse(BadResource, "SRQ", 0, "xrcd", "XRCD %#x does not exist", s.XRCD)
@@ -240,9 +241,7 @@ func (w *wq) take() (*rwqe, bool) {
 	}
 	w.head += step
 	w.d.trace(TraceEvent{Kind: TraceRecv, Number: w.n, Index: uint32(index), Raw: raw})
-	if w.linked {
-		raw = raw[nextSegBytes:]
-	}
+	raw = raw[w.lead:]
 	if w.limit != 0 {
 		w.checkLimit()
 	}
@@ -296,10 +295,7 @@ func zero(b []byte) bool {
 func (r *rwqe) complete() {
 	w := r.w
 	now := make([]byte, len(r.raw))
-	at := w.base + uint64(uint32(r.index)&(w.size()-1))<<w.spec.LogStride
-	if w.linked {
-		at += nextSegBytes
-	}
+	at := w.base + uint64(uint32(r.index)&(w.size()-1))<<w.spec.LogStride + uint64(w.lead)
 	if err := w.d.readBuf(&w.spec.Buf, at, now); err == nil && !bytes.Equal(now, r.raw) {
 		w.d.violate("rq-changed", w.qpn(), "%s %#x WQE %d was changed while hardware had it, from %x to %x", w.kind, w.n, r.index, r.raw, now)
 	}

@@ -66,6 +66,7 @@ var (
 	CapMaxTC              = Field{0x1cc, 4}
 	CapCQEVersion         = Field{0x1fc, 4}
 	CapCompactAddress     = Field{0x200, 1}
+	CapStridingRQ         = Field{0x201, 1}
 	CapUMRFence           = Field{0x20a, 2}
 	CapScatterCQE         = Field{0x215, 1}
 	CapDCT                = Field{0x21a, 1}
@@ -116,6 +117,7 @@ var (
 	CapLogMaxRQT          = Field{0x38b, 5}
 	CapLogMaxRQTSize      = Field{0x393, 5}
 	CapLogMaxTISPerSQ     = Field{0x39b, 5}
+	CapFewStrides         = Field{0x3a0, 1} // ext_stride_num_range
 	CapLogMaxStrideRQ     = Field{0x3a3, 5}
 	CapLogMinStrideRQ     = Field{0x3ab, 5}
 	CapLogMaxStrideSQ     = Field{0x3b3, 5}
@@ -130,8 +132,11 @@ var (
 	CapDeviceFrequencyMHz = Field{0x4c0, 32}
 	CapDeviceFrequencyKHz = Field{0x4e0, 32}
 	CapUARsPerPage        = Field{0x520, 32}
-	CapLogMaxDCIStreams   = Field{0x58b, 5} // log_max_dci_stream_channels
-	CapLogMaxDCIFailed    = Field{0x593, 5} // log_max_dci_errored_streams
+	CapLogMaxDCIStreams   = Field{0x58b, 5}  // log_max_dci_stream_channels
+	CapLogMaxDCIFailed    = Field{0x593, 5}  // log_max_dci_errored_streams
+	CapMiniStride         = Field{0x5bc, 1}  // mini_cqe_resp_stride_index
+	CapCompressed         = Field{0x5bf, 1}  // cqe_compression
+	CapCompressedMost     = Field{0x5d0, 16} // cqe_compression_max_num
 	CapUCtx               = Field{0x6a0, 32}
 )
 

@@ -46,6 +46,7 @@ var (
 	CQCCQESize  = Field{0x08, 3}
 	CQCOI       = Field{0x0e, 1}
 	CQCComp     = Field{0x11, 1}
+	CQCMini     = Field{0x12, 2} // mini_cqe_res_format
 	CQCState    = Field{0x14, 4}
 	CQCPageOff  = Field{0x54, 6}
 	CQCLogSize  = Field{0x63, 5}
@@ -279,6 +280,9 @@ var (
 	WQLogStride = Field{0x10c, 4}
 	WQLogPage   = Field{0x113, 5}
 	WQLogSize   = Field{0x11b, 5}
+	WQLogNum    = Field{0x134, 4} // log_wqe_num_of_strides
+	WQTwoBytes  = Field{0x138, 1} // two_byte_shift_en
+	WQLogBytes  = Field{0x13d, 3} // log_wqe_stride_size
 )
 
 // Numbers that go with them: bytes where records are and how long they are, and values.
@@ -289,6 +293,12 @@ const (
 	WQCtxSize    = 0x780 / 8
 	WQLinkedList = 0x0
 	WQCyclic     = 0x1
+	WQStriding   = 0x3 // MLX5_WQ_TYPE_CYCLIC_STRIDING_RQ
+
+	// The fields about strides have values from these on; WQLogNum from 10 on has smaller ones.
+	StrideMinLogNum   = 9
+	StrideMinLogBytes = 6
+	StrideFewLogNum   = 10 - 3
 )
 
 // rmpc_bits, modify_rmp_in_bits, rqc_bits, sqc_bits and the commands about them.
