@@ -146,7 +146,7 @@ func TestCompressed(t *testing.T) {
 		if n := binary.BigEndian.Uint32(array[4:]); n != 1<<16|16 {
 			t.Errorf("format %d: the first small entry has the byte count %#x", mini, n)
 		}
-		if got := [2]uint16{binary.BigEndian.Uint16(array), binary.BigEndian.Uint16(array[2:])}; mini != MiniHash && got != [2]uint16{onesSum(m.data[64+14:64+16]), want[1]} {
+		if got := [2]uint16{binary.BigEndian.Uint16(array), binary.BigEndian.Uint16(array[2:])}; mini != MiniHash && got != [2]uint16{onesSum(m.data[64+14 : 64+16]), want[1]} {
 			t.Errorf("format %d: the first small entry has %x", mini, got)
 		}
 		for i := 3; i < 8; i++ {

@@ -105,6 +105,18 @@ const (
 	MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP             = 16
 )
 
+// enum mlx5_ib_create_wq_mask
+const (
+	MLX5_IB_CREATE_WQ_STRIDING_RQ = 1
+)
+
+// enum mlx5_ib_cqe_comp_res_format
+const (
+	MLX5_IB_CQE_RES_FORMAT_HASH        = 1
+	MLX5_IB_CQE_RES_FORMAT_CSUM        = 2
+	MLX5_IB_CQE_RES_FORMAT_CSUM_STRIDX = 4
+)
+
 // enum mlx5_ib_modify_qp_mask
 const (
 	MLX5_IB_MODIFY_QP_OOO_DP = 1
@@ -113,6 +125,8 @@ const (
 // Constants that the header holds as other expressions.
 const (
 	QUERY_DEVICE_PACKET_PACING = 40  // __builtin_offsetof(struct mlx5_ib_query_device_resp, packet_pacing_caps)
+	QUERY_DEVICE_CQE_COMP      = 32  // __builtin_offsetof(struct mlx5_ib_query_device_resp, cqe_comp_caps)
+	QUERY_DEVICE_STRIDING_RQ   = 72  // __builtin_offsetof(struct mlx5_ib_query_device_resp, striding_rq_caps)
 	QUERY_DEVICE_FLAGS         = 60  // __builtin_offsetof(struct mlx5_ib_query_device_resp, flags)
 	QUERY_DEVICE_DCI_STREAMS   = 100 // __builtin_offsetof(struct mlx5_ib_query_device_resp, dci_streams_caps)
 )
@@ -205,6 +219,24 @@ type DciStreamsCaps struct {
 	_                  structs.HostLayout
 	MaxLogNumConcurent uint8 // max_log_num_concurent at 0
 	MaxLogNumErrored   uint8 // max_log_num_errored at 1
+}
+
+// CQECompCaps is struct mlx5_ib_cqe_comp_caps (mlx5-abi.h), 8 bytes.
+type CQECompCaps struct {
+	_               structs.HostLayout
+	MaxNum          uint32 // max_num at 0
+	SupportedFormat uint32 // supported_format at 4
+}
+
+// StridingRQCaps is struct mlx5_ib_striding_rq_caps (mlx5-abi.h), 24 bytes.
+type StridingRQCaps struct {
+	_                            structs.HostLayout
+	MinSingleStrideLogNumOfBytes uint32 // min_single_stride_log_num_of_bytes at 0
+	MaxSingleStrideLogNumOfBytes uint32 // max_single_stride_log_num_of_bytes at 4
+	MinSingleWQELogNumOfStrides  uint32 // min_single_wqe_log_num_of_strides at 8
+	MaxSingleWQELogNumOfStrides  uint32 // max_single_wqe_log_num_of_strides at 12
+	SupportedQPTs                uint32 // supported_qpts at 16
+	_                            uint32 // reserved
 }
 
 // CreateCQ is struct mlx5_ib_create_cq (mlx5-abi.h), 32 bytes.
@@ -409,6 +441,8 @@ const (
 	_ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
 	_ = -(unsafe.Sizeof(Mlx5PacketPacingCaps{}) ^ 16)
 	_ = -(unsafe.Sizeof(DciStreamsCaps{}) ^ 2)
+	_ = -(unsafe.Sizeof(CQECompCaps{}) ^ 8)
+	_ = -(unsafe.Sizeof(StridingRQCaps{}) ^ 24)
 	_ = -(unsafe.Sizeof(CreateCQ{}) ^ 32)
 	_ = -(unsafe.Sizeof(CreateCQResp{}) ^ 8)
 	_ = -(unsafe.Sizeof(ResizeCQ{}) ^ 16)
