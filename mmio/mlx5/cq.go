@@ -20,6 +20,7 @@ type CompQueue struct {
 	rec      Record
 	doorbell *uint64
 	number   uint32
+	mini     Compression
 	seq      uint32 // number of events so far, by which the device recognizes outdated requests
 }
 
@@ -59,7 +60,13 @@ func (q *CompQueue) ready(i uint32) bool {
 	// A load of 4 bytes that the compiler does not split and the race detector understands. The
 	// device writes the owner bit of a CQE last.
 	own := atomic.LoadUint32((*uint32)(unsafe.Add(q.at(i), cqeLastWord))) >> 24
-	return (own^i>>(q.shift&31))&cqeOwnerMask == 0 && own < cqeInvalid<<4
+	if (own^i>>(q.shift&31))&cqeOwnerMask != 0 || own >= cqeInvalid<<4 {
+		return false
+	}
+	if own&cqeMini == cqeMini {
+		q.expand(i)
+	}
+	return true
 }
 
 // Avail returns the number of completions in the queue, up to most.
@@ -92,6 +99,9 @@ func (q *CompQueue) Next() (c CQE, ok bool) {
 	c, w := q.Look()
 	if !w.There() {
 		return c, false
+	}
+	if w>>wordOwn&cqeMini == cqeMini {
+		q.expand(q.index)
 	}
 	q.index++
 	return c, true
@@ -131,7 +141,7 @@ func (q *CompQueue) Succeed(mem []byte, n int) (Successor, error) {
 	if err != nil {
 		return Successor{}, err
 	}
-	s.number, s.doorbell = q.number, q.doorbell
+	s.number, s.doorbell, s.mini = q.number, q.doorbell, q.mini
 	return Successor{s}, nil
 }
 

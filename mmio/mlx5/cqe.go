@@ -28,7 +28,13 @@ var cqeKinds = [16]Kind{
 }
 
 // Kind returns the kind of the completion.
-func (c CQE) Kind() Kind { return cqeKinds[get8(c.p, cqeOwn)>>4] }
+func (c CQE) Kind() Kind {
+	own := get8(c.p, cqeOwn)
+	if own&cqeMini == cqeMini { // compressed completions that are not valid
+		return KindUnknown
+	}
+	return cqeKinds[own>>4]
+}
 
 // A LastWord is the last 4 bytes of a completion, with an owner bit of 0 if the device has written them in this round.
 type LastWord uint32
@@ -140,6 +146,18 @@ func (c CQE) Extra() Extra {
 func (c CQE) VLAN() (tag uint16, ok bool) {
 	return get16(c.p, cqeVLAN), get8(c.p, cqeHeaders)&cqeHasVLAN != 0
 }
+
+// Checks are the checksums of an Ethernet frame that the device has found to be right.
+type Checks uint8
+
+// Bits of Checks.
+const (
+	CheckedIP Checks = 1 << iota // of the header of IPv4; always set for IPv6
+	CheckedL4                    // of TCP or UDP
+)
+
+// Checks returns which checksums of an Ethernet frame are right.
+func (c CQE) Checks() Checks { return Checks(get8(c.p, cqeL3L4)>>1) & (CheckedIP | CheckedL4) }
 
 // SrcQP returns the number of the sender's QP, for datagrams.
 func (c CQE) SrcQP() uint32 { return get32(c.p, cqeFlagsRQPN) & indexMask }

@@ -25,12 +25,13 @@ const NoUserIndex = indexMask
 
 // CQRequest is the driver's part of CREATE_CQ.
 type CQRequest struct {
-	Buf      uint64 // Buf is the ring's address.
-	Record   Record // Record is the doorbell record.
-	CQESize  int    // CQESize is 64 or 128.
-	UAR      uint32 // UAR is the index of the page with the CQ's doorbell, if HasUAR is set.
-	HasUAR   bool   // HasUAR says that the page was allocated as an object.
-	RealTime bool   // RealTime requests timestamps in nanoseconds.
+	Buf        uint64 // Buf is the ring's address.
+	Record     Record // Record is the doorbell record.
+	CQESize    int    // CQESize is 64 or 128.
+	UAR        uint32 // UAR is the index of the page with the CQ's doorbell, if HasUAR is set.
+	HasUAR     bool   // HasUAR says that the page was allocated as an object.
+	RealTime   bool   // RealTime requests timestamps in nanoseconds.
+	Compressed bool   // Compressed lets the device compress completions; see [CompQueue.Compress].
 }
 
 // Encode encodes the request. If long is true, UAR does not fit into it and must be passed in the
@@ -42,6 +43,9 @@ func (r *CQRequest) Encode() (b []byte, long bool) {
 			req.Flags |= abi.MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX
 			req.UarPageIndex = uint16(r.UAR)
 		}
+	}
+	if r.Compressed {
+		req.CQECompEn, req.CQECompResFormat = 1, abi.MLX5_IB_CQE_RES_FORMAT_CSUM
 	}
 	if r.RealTime {
 		req.Flags |= abi.MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS
@@ -234,13 +238,17 @@ func EncodeFlow(counters uint64) []byte {
 
 // EncodeWQ encodes the driver's part of CREATE_WQ.
 func EncodeWQ(buf uint64, rec Record, size RecvSize, userIndex uint32) []byte {
-	return bytesOf(&abi.CreateWQ{
+	req := &abi.CreateWQ{
 		BufAddr:    buf,
 		DbAddr:     uint64(rec.Addr()),
 		RQWQECount: uint32(size.Entries),
 		RQWQEShift: uint32(size.Shift),
 		UserIndex:  userIndex,
-	})
+	}
+	if s := size.Strides; s != (Strides{}) {
+		req.CompMask, req.SingleStrideLogNumOfBytes, req.SingleWQELogNumOfStrides = abi.MLX5_IB_CREATE_WQ_STRIDING_RQ, uint32(s.LogBytes), uint32(s.LogCount)
+	}
+	return bytesOf(req)
 }
 
 // EncodeModifyWQ encodes the driver's part of MODIFY_WQ.

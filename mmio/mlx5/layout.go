@@ -132,7 +132,8 @@ const (
 	cqePathBits   = 17     // ml_path
 	cqeSLID       = 22     // be16
 	cqeFlagsRQPN  = 24     // be32: service level<<24, GRH<<28, source QP
-	cqeL3L4       = 20     // hds_ip_ext: checksums that are right
+	cqeWQE        = 2      // be16: wqe_id of a striding queue
+	cqeL3L4       = 28     // hds_ip_ext: checksums that are right
 	cqeHeaders    = 29     // l4_l3_hdr_type
 	cqeVLAN       = 30     // be16: vlan_info
 	cqeUIdx       = 32     // be32: srqn_uidx
@@ -148,6 +149,7 @@ const (
 	cqeHasVLAN    = 1 << 0 // of cqeHeaders
 	cqeInline32   = 1 << 2
 	cqeInline64   = 1 << 3
+	cqeMini       = cqeInline32 | cqeInline64 // the title of compressed completions
 	cqeOwnerMask  = 1
 	cqeInitialOwn = cqeInvalid << 4
 )

@@ -39,9 +39,13 @@ func NewRecvQueue(mem []byte, size RecvSize, rec Record) (*RecvQueue, error) {
 	if n := size.InUse; n < 0 || n > size.Entries {
 		return nil, fmt.Errorf("mlx5: receive queue of %d entries, %d of them in use: %w", size.Entries, n, ErrSize)
 	}
+	first := 0
+	if size.Strides != (Strides{}) {
+		first = nextSize
+	}
 	q := &RecvQueue{
 		most: uint32(size.InUse),
-		ring: unsafe.Pointer(&mem[0]), mask: uint32(size.Entries - 1), shift: uint32(size.Shift), maxSGE: uint32(size.MaxSGE),
+		ring: unsafe.Pointer(&mem[first]), mask: uint32(size.Entries - 1), shift: uint32(size.Shift), maxSGE: uint32(size.MaxSGE),
 		rec: rec, ids: make([]uint64, size.Entries), done: make([]bool, size.Entries),
 	}
 	q.limit = uint32(q.Cap())

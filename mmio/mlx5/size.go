@@ -110,11 +110,12 @@ func (s SendSize) Bytes() int { return s.Blocks * blockSize }
 
 // RecvSize is the size of a receive queue.
 type RecvSize struct {
-	Entries int // Entries is the number of entries, a power of two; 0 if there is no queue.
-	Shift   int // Shift is the binary logarithm of an entry's size in bytes.
-	MaxSGE  int // MaxSGE is the maximum number of SGEs of an entry.
-	InUse   int // InUse is the number of entries that may be posted at a time, if it is not all of them.
-	Cooling int // Cooling is the number of entries kept unused after page faults; only for a shared receive queue.
+	Entries int     // Entries is the number of entries, a power of two; 0 if there is no queue.
+	Shift   int     // Shift is the binary logarithm of an entry's size in bytes.
+	MaxSGE  int     // MaxSGE is the maximum number of SGEs of an entry.
+	InUse   int     // InUse is the number of entries that may be posted at a time, if it is not all of them.
+	Strides Strides // Strides divide the memory of a receive; only for a WQ.
+	Cooling int     // Cooling is the number of entries kept unused after page faults; only for a shared receive queue.
 }
 
 // SizeRecv returns the size of a receive queue for maxWR work requests of maxSGE entries.
