@@ -36,20 +36,6 @@ type CQOptions struct {
 	CQESize int
 }
 
-// CQFlags are properties of a CQ.
-type CQFlags uint32
-
-// CQ flags (IBV_CREATE_CQ_ATTR_*).
-const (
-	CQTimestamp     CQFlags = abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION // completions have a time stamp of the device
-	CQIgnoreOverrun CQFlags = abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN       // the device does not check whether the CQ is full
-
-	cqFlagsAll = CQTimestamp | CQIgnoreOverrun
-)
-
-// String returns the flags' names.
-func (f CQFlags) String() string { return flagNames(uint32(f), "CQTimestamp", "CQIgnoreOverrun") }
-
 // CQ is a completion queue (struct ibv_cq). One goroutine at a time may use it: see Concurrency in the
 // package documentation. Close may be called at any time; calls that begin after it fail with
 // [os.ErrClosed].

@@ -235,11 +235,11 @@ func (q *QP) prepareDCT(s *qpSpec) (udata, error) {
 
 // dciStreams returns the largest values of DCIStreams; 0 means no streams.
 func (m *mlx5Context) dciStreams() (concurrent, errored uint8, err error) {
-	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
-	if err := m.dev.queryUdata(u); err != nil {
+	b, err := m.dev.queryMlx5()
+	if err != nil {
 		return 0, 0, err
 	}
-	concurrent, errored = mlx5.DecodeStreams(u.out)
+	concurrent, errored = mlx5.DecodeStreams(b)
 	return concurrent, errored, nil
 }
 

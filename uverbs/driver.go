@@ -195,10 +195,13 @@ func (software) unsupportedSRQ(o *SRQOptions) string {
 	return ""
 }
 
-// oneCQESize refuses CQESize, because the device has a fixed size of completions.
+// oneCQESize refuses what changes the format of completions, because the device has one.
 func (software) oneCQESize(c *CQ, o *CQOptions) error {
 	if o.CQESize != 0 {
-		return &FeatureError{Feature: "CREATE_CQ with CQESize", Driver: c.dev.driver.name()}
+		return noFeature(c.dev, "CREATE_CQ with CQESize")
+	}
+	if o.Flags&CQCompressed != 0 {
+		return noFeature(c.dev, "CREATE_CQ with "+o.Flags.String())
 	}
 	return nil
 }

@@ -70,23 +70,22 @@ func (mlx5Driver) unsupportedQP(o *QPOptions) string {
 // hasOutOfOrder returns an error if the kernel does not have the option OutOfOrder, or the device has it for
 // no type of QP. The kernel checks the type in the first MODIFY_QP (get_dp_ooo_cap in qp.c of mlx5_ib).
 func (mlx5Driver) hasOutOfOrder(d *Device) error {
-	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
-	if err := d.queryUdata(u); err != nil {
+	b, err := d.queryMlx5()
+	if err != nil {
 		return err
 	}
-	if mlx5.DecodeOutOfOrder(u.out) {
+	if mlx5.DecodeOutOfOrder(b) {
 		return nil
 	}
 	return lacksOutOfOrder(d.cmd.kernelVersion())
 }
 
-// queryUdata reads the driver's part of QUERY_DEVICE, which has room in u.
-func (d *Device) queryUdata(u udata) error {
+// queryMlx5 returns the driver's part of QUERY_DEVICE.
+func (d *Device) queryMlx5() ([]byte, error) {
+	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
 	req, resp := &abi.ExQueryDevice{}, &abi.ExQueryDeviceResp{}
-	if errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE, bytesOf(req), bytesOf(resp), u); errno != 0 {
-		return d.cmd.fail("QUERY_DEVICE", errno, "")
-	}
-	return nil
+	errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE, bytesOf(req), bytesOf(resp), u)
+	return u.out, d.cmd.fail("QUERY_DEVICE", errno, "")
 }
 
 // lacksOutOfOrder is the error of a kernel or a device without the option OutOfOrder.
@@ -169,11 +168,11 @@ func (m *mlx5Context) countUdata() (udata, error) {
 }
 
 func (m *mlx5Context) rateLimits() (RateLimits, error) {
-	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
-	if err := m.dev.queryUdata(u); err != nil {
+	b, err := m.dev.queryMlx5()
+	if err != nil {
 		return RateLimits{}, err
 	}
-	least, most, types := mlx5.DecodeRates(u.out)
+	least, most, types := mlx5.DecodeRates(b)
 	return RateLimits{Min: least, Max: most, QPTypes: QPTypes(types)}, nil
 }
 

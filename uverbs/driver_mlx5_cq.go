@@ -49,6 +49,13 @@ func (mlx5Driver) prepareCQ(c *CQ, o *CQOptions) (u udata, err error) {
 		return udata{}, argErr("CreateCQ", "CQESize", size, "%d, which is the default, or %d", cqe64, cqe128)
 	}
 	m := c.dev.mlx5
+	compressed := o.Flags&CQCompressed != 0
+	if compressed {
+		if err := c.dev.checkCompressed(o); err != nil {
+			return udata{}, err
+		}
+		o.Flags &^= CQCompressed // which the kernel takes from the driver's part
+	}
 	n, err := mlx5.SizeCQ(o.Size)
 	if err != nil {
 		return udata{}, mlx5Size("CreateCQ", err)
@@ -70,7 +77,10 @@ func (mlx5Driver) prepareCQ(c *CQ, o *CQOptions) (u udata, err error) {
 	if x.ring, err = mlx5.NewCompQueue(mem, n, x.cqe, x.rec); err != nil {
 		return udata{}, err
 	}
-	req := mlx5.CQRequest{Buf: addrOf(mem), Record: x.rec, CQESize: x.cqe, UAR: m.uars.doorbell.id, HasUAR: m.uars.doorbell.object}
+	if compressed {
+		x.ring.Compress(mlx5.CompressedEntries)
+	}
+	req := mlx5.CQRequest{Buf: addrOf(mem), Record: x.rec, CQESize: x.cqe, Compressed: compressed, UAR: m.uars.doorbell.id, HasUAR: m.uars.doorbell.object}
 	in, long := req.Encode()
 	u = udata{in: in, out: make([]byte, mlx5.CQRespSize)}
 	if long {
@@ -80,6 +90,21 @@ func (mlx5Driver) prepareCQ(c *CQ, o *CQOptions) (u udata, err error) {
 	c.mlx5 = x
 	o.Size = n - 1
 	return u, nil
+}
+
+// checkCompressed returns an error if a CQ cannot have the flag CQCompressed.
+func (d *Device) checkCompressed(o *CQOptions) error {
+	switch {
+	case o.CQESize == cqe128:
+		return argErr("CreateCQ", "CQESize", cqe128, "%d with CQCompressed", cqe64)
+	case o.Flags&CQTimestamp != 0: // a time stamp would be that of another completion
+		return argErr("CreateCQ", "Flags", o.Flags, "CQCompressed or CQTimestamp, not both")
+	}
+	b, err := d.queryMlx5()
+	if err == nil && !mlx5.DecodeCompression(b) {
+		err = noFeature(d, "CREATE_CQ with "+o.Flags.String())
+	}
+	return err
 }
 
 func (mlx5Driver) mapCQ(c *CQ, u udata) error {
@@ -406,6 +431,9 @@ func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 		}
 		if tag, ok := e.VLAN(); ok && raw {
 			wc.VLAN, wc.Flags = tag, wc.Flags|WCWithVLAN
+		}
+		if raw {
+			wc.Flags |= WCIPChecksumOK * WCFlags(e.Checks())
 		}
 		return
 	}

@@ -4,13 +4,15 @@ import (
 	"errors"
 	"syscall"
 
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/internal/hook"
 )
 
 // lent are the functions for package uverbs/mlx5.
-var lent = hook.Functions[Device, PD, QP, QPOptions]{
+var lent = hook.Functions[Device, PD, QP, QPOptions, WQ, WQOptions]{
 	Part: (*Device).mlx5Part, Device: (*Device).hold, QP: (*QP).hold,
 	CreateDC: (*PD).createDC, ReadyDC: (*QP).readyDC, DataDirectPath: (*Device).dataDirectPath,
+	QueryDevice: (*Device).queryMlx5, CreateStrided: (*PD).createStrided,
 }
 
 func init() { hook.Uverbs = &lent }
@@ -67,4 +69,16 @@ func (d *Device) held(q *QP, release func()) *hook.Object {
 		o.QP = &hook.QP{Handle: q.handle, Type: q.typ, Streams: q.mlx5.streams, TIS: q.mlx5.tis, HasTIS: q.mlx5.hasTIS}
 	}
 	return o
+}
+
+// createStrided creates a WQ for package uverbs/mlx5. The device is one of mlx5, and no completion is in the CQ yet.
+func (p *PD) createStrided(o WQOptions, s mlx5.Strides, c mlx5.Compression) (*WQ, *hook.Strided, error) {
+	o.strides = s
+	w, err := p.CreateWQ(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	x := o.CQ.mlx5
+	x.ring.Compress(c)
+	return w, &hook.Strided{Mu: &x.mu, WQ: w.mlx5.rq, CQ: &x.ring}, nil
 }

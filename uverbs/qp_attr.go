@@ -391,3 +391,36 @@ func reachable(typ ib.QPType, from ib.QPState) string {
 	}
 	return strings.Join(to, ", ")
 }
+
+// WQState is the state of a work queue (enum ibv_wq_state).
+type WQState uint32
+
+// States of a WQ.
+const (
+	WQReset WQState = iota // newly created; nothing can be posted (IBV_WQS_RESET)
+	WQReady                // ready to receive (IBV_WQS_RDY)
+	WQErr                  // error; all posted work requests are flushed (IBV_WQS_ERR)
+)
+
+// String returns the state's name.
+func (s WQState) String() string {
+	names := [...]string{"RESET", "RDY", "ERR"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("WQ state %d", uint32(s))
+}
+
+// WQFlags are properties of a work queue (enum ib_uverbs_wq_flags).
+type WQFlags uint32
+
+// Flags of a WQ.
+const (
+	WQStripVLAN   WQFlags = abi.IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING       // move the VLAN tag of a frame to [WC] (IBV_WQ_FLAGS_CVLAN_STRIPPING)
+	WQScatterFCS  WQFlags = abi.IB_UVERBS_WQ_FLAGS_SCATTER_FCS           // also store the checksum (FCS) of a frame (IBV_WQ_FLAGS_SCATTER_FCS)
+	WQDelayDrop   WQFlags = abi.IB_UVERBS_WQ_FLAGS_DELAY_DROP            // wait for a receive before dropping a packet (IBV_WQ_FLAGS_DELAY_DROP)
+	WQPadWriteEnd WQFlags = abi.IB_UVERBS_WQ_FLAGS_PCI_WRITE_END_PADDING // pad writes to whole cache lines (IBV_WQ_FLAGS_PCI_WRITE_END_PADDING)
+)
+
+// wqFlagsAll are all WQ flags.
+const wqFlagsAll = WQStripVLAN | WQScatterFCS | WQDelayDrop | WQPadWriteEnd

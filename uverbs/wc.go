@@ -3,6 +3,8 @@ package uverbs
 import (
 	"fmt"
 	"strings"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // WCStatus is the outcome of a work request. Every value except [WCSuccess] is an error (enum
@@ -125,15 +127,17 @@ type WCFlags uint32
 
 // Completion flags.
 const (
-	WCWithGRH  WCFlags = 1 << iota // the first 40 bytes of the buffer are the GRH (UD)
-	WCWithImm                      // Imm is valid
-	WCWithInv                      // InvalidatedRKey is valid
-	WCWithVLAN                     // VLAN is valid
+	WCWithGRH      WCFlags = 1 << iota // the first 40 bytes of the buffer are the GRH (UD)
+	WCWithImm                          // Imm is valid
+	WCWithInv                          // InvalidatedRKey is valid
+	WCWithVLAN                         // VLAN is valid
+	WCIPChecksumOK                     // the checksum of an IPv4 header is right, or the packet is of IPv6 (raw packets)
+	WCL4ChecksumOK                     // that of TCP or UDP is right (raw packets; with WCIPChecksumOK: IBV_WC_IP_CSUM_OK)
 )
 
 // String returns the flags' names.
 func (f WCFlags) String() string {
-	return flagNames(uint32(f), "WCWithGRH", "WCWithImm", "WCWithInv", "WCWithVLAN")
+	return flagNames(uint32(f), "WCWithGRH", "WCWithImm", "WCWithInv", "WCWithVLAN", "WCIPChecksumOK", "WCL4ChecksumOK")
 }
 
 // flagNames returns the names of the bits that are set, from bit 0 on, and the rest as a number.
@@ -185,4 +189,24 @@ func (wc *WC) Err() error {
 		return nil
 	}
 	return wc.Status
+}
+
+// CQFlags are properties of a CQ.
+type CQFlags uint32
+
+// CQ flags (IBV_CREATE_CQ_ATTR_*).
+const (
+	CQTimestamp     CQFlags = abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION // completions have a time stamp of the device
+	CQIgnoreOverrun CQFlags = abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN       // the device does not check whether the CQ is full
+
+	// CQCompressed lets the device write completions that follow one another in a short form
+	// (mlx5dv_create_cq). Only mlx5 supports it, and not with CQTimestamp or a CQESize of 128.
+	CQCompressed CQFlags = 1 << 31
+
+	cqFlagsAll = CQTimestamp | CQIgnoreOverrun | CQCompressed
+)
+
+// String returns the flags' names.
+func (f CQFlags) String() string {
+	return flagNames(uint32(f&^CQCompressed|f&CQCompressed>>29), "CQTimestamp", "CQIgnoreOverrun", "CQCompressed")
 }

@@ -14,45 +14,12 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// WQState is the state of a work queue (enum ibv_wq_state).
-type WQState uint32
-
-// States of a WQ.
-const (
-	WQReset WQState = iota // newly created; nothing can be posted (IBV_WQS_RESET)
-	WQReady                // ready to receive (IBV_WQS_RDY)
-	WQErr                  // error; all posted work requests are flushed (IBV_WQS_ERR)
-)
-
-// String returns the state's name.
-func (s WQState) String() string {
-	names := [...]string{"RESET", "RDY", "ERR"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return fmt.Sprintf("WQ state %d", uint32(s))
-}
-
 // wqNext are the states that [WQ.Modify] may change to, by state.
 var wqNext = [WQErr + 1][]WQState{
 	WQReset: {WQReset, WQReady},
 	WQReady: {WQReset, WQReady, WQErr},
 	WQErr:   {WQReset, WQErr},
 }
-
-// WQFlags are properties of a work queue (enum ib_uverbs_wq_flags).
-type WQFlags uint32
-
-// Flags of a WQ.
-const (
-	WQStripVLAN   WQFlags = abi.IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING       // move the VLAN tag of a frame to [WC] (IBV_WQ_FLAGS_CVLAN_STRIPPING)
-	WQScatterFCS  WQFlags = abi.IB_UVERBS_WQ_FLAGS_SCATTER_FCS           // also store the checksum (FCS) of a frame (IBV_WQ_FLAGS_SCATTER_FCS)
-	WQDelayDrop   WQFlags = abi.IB_UVERBS_WQ_FLAGS_DELAY_DROP            // wait for a receive before dropping a packet (IBV_WQ_FLAGS_DELAY_DROP)
-	WQPadWriteEnd WQFlags = abi.IB_UVERBS_WQ_FLAGS_PCI_WRITE_END_PADDING // pad writes to whole cache lines (IBV_WQ_FLAGS_PCI_WRITE_END_PADDING)
-)
-
-// wqFlagsAll are all WQ flags.
-const wqFlagsAll = WQStripVLAN | WQScatterFCS | WQDelayDrop | WQPadWriteEnd
 
 // Attributes of MODIFY_WQ (enum ibv_wq_attr_mask).
 const (
@@ -70,6 +37,8 @@ type WQOptions struct {
 	MaxWR  int     // MaxWR is the minimum size of the queue, in work requests; by default 64.
 	MaxSGE int     // MaxSGE is the maximum number of SGEs of a work request; by default 1.
 	Flags  WQFlags // Flags are properties of the queue.
+
+	strides mlx5.Strides // of package uverbs/mlx5
 }
 
 // WQ is a receive queue without a QP (struct ibv_wq). An [RWQIndTable] distributes packets over
@@ -407,7 +376,7 @@ func (w *WQ) prepareRing(o *WQOptions) (u udata, err error) {
 	m := w.dev.mlx5
 	x := &mlx5WQ{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{wq: w}, index: mlx5.NoUserIndex}, cq: o.CQ}
 	w.mlx5 = x
-	if x.size, err = m.SizeRecv(o.MaxWR, o.MaxSGE); err != nil {
+	if x.size, err = m.SizeWQ(o.MaxWR, o.MaxSGE, o.strides); err != nil {
 		return udata{}, mlx5Size("CreateWQ", err)
 	}
 	defer func() {

@@ -30,6 +30,14 @@ const (
 	miniArray   = cqeSize / miniSize
 )
 
+// Unpack replaces compressed completions, if they are next, by those that they stand for, and returns what Look does.
+func (q *CompQueue) Unpack() (CQE, LastWord) {
+	if _, w := q.Look(); w.There() && w>>wordOwn&cqeMini == cqeMini {
+		q.expand(q.index)
+	}
+	return q.Look()
+}
+
 // expand replaces compressed completions, the title of which has index i, by those that they stand for, in the same
 // places. It leaves them alone if the title is not valid; its Kind is then KindUnknown.
 func (q *CompQueue) expand(i uint32) {

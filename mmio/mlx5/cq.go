@@ -94,14 +94,11 @@ func (q *CompQueue) Look() (c CQE, w LastWord) {
 // count it.
 func (q *CompQueue) Skip() { q.index++ }
 
-// Next takes the next completion, or returns false if there is none. It is Look and Skip.
+// Next takes the next completion, or returns false if there is none. It is Unpack and Skip.
 func (q *CompQueue) Next() (c CQE, ok bool) {
-	c, w := q.Look()
+	c, w := q.Unpack()
 	if !w.There() {
 		return c, false
-	}
-	if w>>wordOwn&cqeMini == cqeMini {
-		q.expand(q.index)
 	}
 	q.index++
 	return c, true

@@ -132,7 +132,6 @@ const (
 	cqePathBits   = 17     // ml_path
 	cqeSLID       = 22     // be16
 	cqeFlagsRQPN  = 24     // be32: service level<<24, GRH<<28, source QP
-	cqeWQE        = 2      // be16: wqe_id of a striding queue
 	cqeL3L4       = 28     // hds_ip_ext: checksums that are right
 	cqeHeaders    = 29     // l4_l3_hdr_type
 	cqeVLAN       = 30     // be16: vlan_info

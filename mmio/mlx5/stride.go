@@ -64,9 +64,6 @@ func (w StrideWord) Filler() bool { return w>>31 != 0 }
 // Strides returns which strides of the receive were used. Counter returns the index of the first one.
 func (c CQE) Strides() StrideWord { return StrideWord(get32(c.p, cqeByteCount)) }
 
-// WQE returns the index of the entry of a queue with strides.
-func (c CQE) WQE() uint16 { return get16(c.p, cqeWQE) }
-
 // Oldest returns the index of the oldest entry that has not completed, and the ID of its receive. It is for a queue
 // with strides, whose completions do not complete an entry each.
 func (q *RecvQueue) Oldest() (index uint16, id uint64, ok bool) {

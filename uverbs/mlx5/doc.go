@@ -26,7 +26,7 @@ import (
 )
 
 // core are the functions that package uverbs lends.
-var core = hook.Uverbs.(*hook.Functions[uverbs.Device, uverbs.PD, uverbs.QP, uverbs.QPOptions])
+var core = hook.Uverbs.(*hook.Functions[uverbs.Device, uverbs.PD, uverbs.QP, uverbs.QPOptions, uverbs.WQ, uverbs.WQOptions])
 
 // DataDirectPath returns the directory in /sys of the PCI function by which the adapter accesses
 // the memory of [uverbs.MROptions].DataDirect (mlx5dv_get_data_direct_sysfs_path). Its place in the

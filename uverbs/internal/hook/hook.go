@@ -14,7 +14,7 @@ import (
 
 // Functions are functions of package uverbs. This package cannot import it, so its types are
 // parameters.
-type Functions[Device, PD, QP, QPOptions any] struct {
+type Functions[Device, PD, QP, QPOptions, WQ, WQOptions any] struct {
 	// Part returns the state of package uverbs/mlx5 of an open device, or nil with another driver.
 	Part func(*Device) (*Part, error)
 
@@ -27,6 +27,12 @@ type Functions[Device, PD, QP, QPOptions any] struct {
 	// number of READs and atomics that a DCI has in flight, or 0 if it is not known.
 	CreateDC func(*PD, QPOptions, DC) (*QP, error)
 	ReadyDC  func(q *QP, maxReads func(*QP) uint8) error
+
+	// QueryDevice returns the driver's part of QUERY_DEVICE. The caller holds the device.
+	QueryDevice func(*Device) ([]byte, error)
+
+	// CreateStrided creates a WQ whose receives have strides, and whose CQ no other queue uses.
+	CreateStrided func(*PD, WQOptions, mlx5.Strides, mlx5.Compression) (*WQ, *Strided, error)
 
 	// DataDirectPath asks the kernel for the path. The caller holds the device.
 	DataDirectPath func(*Device) (string, error)
@@ -63,6 +69,13 @@ type QP struct {
 type DC struct {
 	Key             uint64 // Key is the access key of a DCT.
 	Streams, Failed int    // Streams and Failed are the numbers of mlx5.DCIStreams.
+}
+
+// Strided are the rings of a WQ with strides and its CQ.
+type Strided struct {
+	Mu *mmio.Lock       // Mu is held while the rings are read.
+	WQ *mlx5.RecvQueue  // WQ is only for a goroutine that holds Mu.
+	CQ **mlx5.CompQueue // CQ points to nil once the CQ is closed. It is guarded by Mu.
 }
 
 // Part is what a device keeps for package uverbs/mlx5.
