@@ -106,6 +106,14 @@ var benchCommands = map[string]benchCommand{
 	"fail-srq":   {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailSRQ) }},
 	// fail-rq RQN: the RQ of a WQ
 	"fail-rq": {1, func(d *Device, a *benchArgs) (string, error) { return a.object(d.eng.FailRQ) }},
+	// frames COUNT SIZE: the queue to which the flow tables lead receives them
+	"frames": {2, func(d *Device, a *benchArgs) (string, error) {
+		count, size := a.number(63), int(a.number(31))
+		if a.err != nil {
+			return "", a.err
+		}
+		return "ok", d.eng.Flood(count, size)
+	}},
 	// packets drop|duplicate QPN SKIP COUNT: of those that go to a QP, or with 0 to any
 	"packets": {4, func(d *Device, a *benchArgs) (string, error) {
 		action := []engine.PacketAction{engine.DropPacket, engine.DuplicatePacket}[a.choice("drop", "duplicate")]
