@@ -81,6 +81,7 @@ var titles = map[string]string{
 	"test/suites/conformance/post_error_test.go":        "errors and misuse",
 	"test/suites/conformance/qp_event_test.go":          "asynchronous events",
 	"test/suites/conformance/raw_packet_test.go":        "raw packets",
+	"test/suites/conformance/frames_test.go":            "raw packets",
 	"test/suites/conformance/out_of_order_test.go":      "receive order",
 	"test/suites/conformance/recv_order_test.go":        "receive order",
 	"test/suites/conformance/register_test.go":          "UARs and thread domains",

@@ -51,6 +51,7 @@ func until(t *testing.T, what string, done func() bool) {
 func TestFrameQueue(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "frame queues", "mlx5")
+		testenv.NeedsRoCE(t, "Ethernet")
 		for name, compressed := range map[string]bool{"plain": false, "compressed": true} {
 			t.Run(name, func(t *testing.T) {
 				a, q, frame := frameQueue(t, mlx5.FrameQueueOptions{StrideSize: 256, Strides: 512, Buffers: 2, Compressed: compressed, Events: true}, 1000)
@@ -236,6 +237,7 @@ func TestChecksumFlags(t *testing.T) {
 // number of each frame where the card has put it. It prints the rate.
 func TestManyFrames(t *testing.T) {
 	testenv.Needs(t, "frame queues", "mlx5")
+	testenv.NeedsRoCE(t, "Ethernet")
 	do := inject(t, rig.Devices[1])
 	count := uint64(20000)
 	if s := os.Getenv("GOVERBS_FRAMES"); s != "" {
