@@ -104,6 +104,12 @@ func (c *config) controlSteps() []step {
 		name: "dpdk", device: "mlx5,mode=roce", flags: []string{"-mem", "3G"}, with: []string{"dpdk-dev"},
 		env: []string{guest, "GOVERBS_DEVICES=mlx5_0,mlx5_1", "GOVERBS_DPDK=1"}, programs: []program{only("control", "TestDPDK")},
 	}
+	// By instructions, beside ours.
+	received := step{
+		name: "dpdk-receive", device: "mlx5,mode=roce", flags: []string{"-mem", "3G", "-icount", "-cpus", "1", "-timeout", "20m"}, with: []string{"dpdk-dev"},
+		env:      append(model[:3:3], "GOVERBS_DPDK_RECEIVE=1", "GOVERBS_FRAMES=100000"),
+		programs: []program{only("conformance", "TestManyFrames"), only("control", "TestDPDKReceive")},
+	}
 	ucx := func(name, mode string) step {
 		return step{
 			name: name, device: "mlx5,mode=" + mode, flags: []string{"-hosts", "2", "-cpus", "1", "-mem", "2G"}, with: []string{"ucx-utils"},
@@ -111,7 +117,7 @@ func (c *config) controlSteps() []step {
 		}
 	}
 	if !c.short {
-		return []step{python, pythonNewest, dpdk, ucx("ucx", "roce"), ucx("ucx-ib", "ib"), alone("roce", "", "roce"), hosts("roce-hosts", "", "roce"), alone("ib", "", "ib"), hosts("ib-hosts", "", "ib")}
+		return []step{python, pythonNewest, dpdk, received, ucx("ucx", "roce"), ucx("ucx-ib", "ib"), alone("roce", "", "roce"), hosts("roce-hosts", "", "roce"), alone("ib", "", "ib"), hosts("ib-hosts", "", "ib")}
 	}
 	programs := func(name, kernel string) step {
 		return step{
@@ -124,7 +130,7 @@ func (c *config) controlSteps() []step {
 		}
 	}
 	return []step{
-		python, pythonNewest, dpdk, ucx("ucx", "roce"), ucx("ucx-ib", "ib"), alone("ib", "", "ib"), hosts("ib-hosts", "latest", "ib"),
+		python, pythonNewest, dpdk, received, ucx("ucx", "roce"), ucx("ucx-ib", "ib"), alone("ib", "", "ib"), hosts("ib-hosts", "latest", "ib"),
 		programs("programs", pick(c.kernel == "latest", "6.1", "latest")), programs("programs-6.12", "6.12"),
 	}
 }

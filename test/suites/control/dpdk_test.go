@@ -71,3 +71,44 @@ func counts(out, expr string) (n [2][5]int) {
 	}
 	return n
 }
+
+// TestDPDKReceive has dpdk-testpmd receive frames that the card makes up, with one receive for each and with striding
+// receive queues, with compressed completions and without, and prints its cycles for a frame: with vmrun -icount they are
+// instructions. GOVERBS_FRAMES is the number of frames.
+func TestDPDKReceive(t *testing.T) {
+	testenv.Boot(t, "GOVERBS_DPDK_RECEIVE", "control/dpdk-receive")
+	frames, err := strconv.Atoi(os.Getenv("GOVERBS_FRAMES"))
+	must(t, err)
+	dir, err := filepath.EvalSymlinks("/sys/class/infiniband/" + first + "/device")
+	must(t, err)
+	card, err := testenv.OpenCard(first)
+	must(t, err)
+	defer card.Close()
+	const striding = "mprq_en=1,rxqs_min_mprq=1,mprq_log_stride_num=9"
+	for name, options := range map[string]string{
+		"plain": "rxq_cqe_comp_en=0", "compressed": "rxq_cqe_comp_en=1",
+		"striding": striding + ",mprq_max_memcpy_len=0,rxq_cqe_comp_en=0", "striding, compressed": striding + ",mprq_max_memcpy_len=0,rxq_cqe_comp_en=3",
+		"striding, copied": striding + ",rxq_cqe_comp_en=0",
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := program.Launch(t, "dpdk-testpmd", "--no-huge", "-m", "512", "--no-shconf", "--no-telemetry", "--lcores=(0,1)@0", "-a", filepath.Base(dir)+","+options,
+				"--", "--total-num-mbufs=16384", "--rxd=4096", "--txd=64", "--forward-mode=rxonly", "--record-core-cycles", "--record-burst-stats", "--stats-period=1")
+			p.Until(t, "received statistics", func() bool { return strings.Contains(p.Output(), "NIC statistics for port 0") })
+			if _, err := card.Do("frames %d 64", frames); err != nil {
+				t.Fatal(err)
+			}
+			p.Until(t, "received frames", func() bool {
+				return counts(p.Output(), `NIC statistics for port %d +#+\s+RX-packets: (\d+)`)[0][0] >= frames
+			})
+			p.Signal(os.Interrupt)
+			select {
+			case <-p.Ended:
+			case <-time.After(program.Patience):
+				t.Fatal("dpdk-testpmd does not end")
+			}
+			for _, m := range regexp.MustCompile(`(?m)^.*(?:RX-packets: \d+ +RX-dropped|cycles/packet|RX-bursts).*$`).FindAllString(p.Output(), -1) {
+				t.Log(strings.TrimSpace(m))
+			}
+		})
+	}
+}
