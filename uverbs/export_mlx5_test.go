@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/internal/hook"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -92,3 +93,59 @@ func SetPath(q *QP, o PathOptions)   { q.path = o }
 func SetImported(q *QP)              { q.dev.imported = true }
 func SetDEVX(q *QP, devx bool)       { q.dev.mlx5.part.DEVX = devx }
 func ForgetCaps(q *QP)               { q.dev.mlx5.part.Known = false }
+
+// FrameCard is the adapter of a frame queue, whose side the test plays.
+type FrameCard struct {
+	PD    *PD
+	CQ    *CQ
+	limit [5]uint32 // of strides, as QUERY_DEVICE has them; 0 is no strides
+	Errno syscall.Errno
+	next  uint32
+}
+
+// NewFrameCard makes one with strides, or without.
+func NewFrameCard(t *testing.T, strides bool) *FrameCard {
+	t.Helper()
+	c := newMlx5Card(t, true, false, 64)
+	f := &FrameCard{}
+	if strides {
+		f.limit = [5]uint32{6, 13, 3, 16, 1 << ib.RawPacket}
+	}
+	c.answer = func() syscall.Errno { return f.Errno }
+	c.legacy = func(l *kernel.Legacy) syscall.Errno {
+		if len(l.DrvOut) == mlx5.QueryDeviceRespSize {
+			for i, v := range f.limit {
+				binary.LittleEndian.PutUint32(l.DrvOut[72+4*i:], v)
+			}
+			l.DrvOut[36] = byte(f.limit[0]) // formats of compression
+		}
+		return f.Errno
+	}
+	c.dev.attr.MaxCQE, c.dev.attr.MaxQPWR, c.dev.attr.MaxSGE = 1<<22, 1<<15, 30
+	c.dev.vectors = 1
+	before := lent.CreateStrided
+	t.Cleanup(func() { lent.CreateStrided = before })
+	lent.CreateStrided = func(p *PD, o WQOptions, s mlx5.Strides, z mlx5.Compression) (*WQ, *hook.Strided, error) {
+		f.CQ = o.CQ
+		return before(p, o, s, z)
+	}
+	f.PD = &PD{}
+	must(t, f.PD.addParents(c.dev, "PD", "DEALLOC_PD", &c.dev.object), f.PD.markCreated(f.PD))
+	return f
+}
+
+// Put writes a completion: opcode and inline bits, the number of strides and bytes, and the index of the first stride.
+func (f *FrameCard) Put(t *testing.T, own byte, count uint32, first uint16, fields map[int]byte) {
+	t.Helper()
+	ring := f.CQ.region.Bytes()
+	n := uint32(len(ring) / 64)
+	e := ring[f.next%n*64:][:64]
+	clear(e)
+	binary.BigEndian.PutUint32(e[44:], count)
+	binary.BigEndian.PutUint16(e[60:], first)
+	for at, v := range fields {
+		e[at] = v
+	}
+	e[63] = own | byte(f.next/n&1)
+	f.next++
+}

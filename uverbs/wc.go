@@ -208,5 +208,11 @@ const (
 
 // String returns the flags' names.
 func (f CQFlags) String() string {
-	return flagNames(uint32(f&^CQCompressed|f&CQCompressed>>29), "CQTimestamp", "CQIgnoreOverrun", "CQCompressed")
+	switch {
+	case f == CQCompressed:
+		return "CQCompressed"
+	case f&CQCompressed != 0:
+		return (f &^ CQCompressed).String() + "|CQCompressed"
+	}
+	return flagNames(uint32(f), "CQTimestamp", "CQIgnoreOverrun")
 }

@@ -1,0 +1,127 @@
+//go:build amd64 || arm64
+
+package uverbs_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// received is the opcode of a frame's completion.
+const received = 2 << 4
+
+// newFrameQueue makes a queue of two buffers of 8 strides of 64 bytes.
+func newFrameQueue(t *testing.T) (*uverbs.FrameCard, *mlx5.FrameQueue) {
+	t.Helper()
+	c := uverbs.NewFrameCard(t, true)
+	q, err := mlx5.NewFrameQueue(c.PD, mlx5.FrameQueueOptions{StrideSize: 64, Strides: 8, Buffers: 2})
+	testenv.Must(t, err)
+	return c, q
+}
+
+// TestFrameQueueStrides: frames are lent where the adapter has put them, strides that it has not used are passed over, and a
+// buffer is posted again when all of its frames were given back.
+func TestFrameQueueStrides(t *testing.T) {
+	c, q := newFrameQueue(t)
+	frames := make([]mlx5.Frame, 8)
+	poll := func(want int) {
+		t.Helper()
+		if n, err := q.Poll(frames); n != want || err != nil {
+			t.Fatalf("%d frames, %v, want %d", n, err, want)
+		}
+	}
+	for range 5 {
+		c.Put(t, received, 3<<16|130, 0, map[int]byte{28: 6, 29: 1, 30: 0x20, 31: 5, 59: 9})
+		c.Put(t, received, 4<<16|200, 3, map[int]byte{28: 2})
+		c.Put(t, received, 1<<31|1<<16, 7, nil)
+		c.Put(t, received, 8<<16|512, 0, nil)
+		poll(3)
+		all := uverbs.WCIPChecksumOK | uverbs.WCL4ChecksumOK | uverbs.WCWithVLAN
+		if f := frames[0]; len(f.Data) != 130 || cap(f.Data) != 192 || f.Flags != all || f.VLAN != 0x2005 || f.Tag != 9 {
+			t.Errorf("frame of %d bytes in %d: %+v", len(f.Data), cap(f.Data), f)
+		}
+		if f := frames[1]; len(f.Data) != 200 || cap(f.Data) != 256 || f.Flags != uverbs.WCIPChecksumOK || f.VLAN != 0 || f.Tag != 0 {
+			t.Errorf("frame of %d bytes in %d: %+v", len(f.Data), cap(f.Data), f)
+		}
+		if f := frames[2]; len(f.Data) != 512 || &frames[0].Data[:192][191] == &f.Data[0] || &frames[1].Data[0] != &frames[0].Data[:193:193][192] {
+			t.Errorf("frames do not lie one behind the other, or two in one place")
+		}
+		if err := q.Close(); err == nil || !strings.Contains(err.Error(), "3 frames") {
+			t.Errorf("Close with 3 lent frames: %v", err)
+		}
+		poll(0)
+		// Both buffers are lent: a completion without a receive is an error, which the next round would have.
+		testenv.Must(t, q.Release(frames[1:3]), q.Release(frames), q.Release(frames))
+	}
+	testenv.Must(t, q.Close(), q.Close())
+	if _, err := q.Poll(frames); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Poll after Close: %v", err)
+	}
+}
+
+// TestFrameQueueBad: what an adapter cannot have meant is an error, and no memory beyond the buffers is lent.
+func TestFrameQueueBad(t *testing.T) {
+	for name, put := range map[string]func(c *uverbs.FrameCard){
+		"no strides":          func(c *uverbs.FrameCard) { c.Put(t, received, 60, 0, nil) },
+		"too many strides":    func(c *uverbs.FrameCard) { c.Put(t, received, 9<<16|60, 0, nil) },
+		"strides beyond":      func(c *uverbs.FrameCard) { c.Put(t, received, 2<<16|60, 7, nil) },
+		"a stride far beyond": func(c *uverbs.FrameCard) { c.Put(t, received, 1<<16|60, 0xffff, nil) },
+		"longer than strides": func(c *uverbs.FrameCard) { c.Put(t, received, 1<<16|65, 0, nil) },
+		"the largest values":  func(c *uverbs.FrameCard) { c.Put(t, received, 1<<32-1, 0xffff, nil) },
+		"a send":              func(c *uverbs.FrameCard) { c.Put(t, 0, 0, 0, nil) },
+		"a failed receive":    func(c *uverbs.FrameCard) { c.Put(t, 14<<4, 0, 0, map[int]byte{54: 0x11, 55: 5}) },
+		"compressed":          func(c *uverbs.FrameCard) { c.Put(t, received|0xc, 2, 0, nil) },
+		"more than is posted": func(c *uverbs.FrameCard) {
+			c.Put(t, received, 8<<16, 0, nil)
+			c.Put(t, received, 8<<16, 0, nil)
+			c.Put(t, received, 8<<16, 0, nil)
+		},
+		"strides used once too": func(c *uverbs.FrameCard) { c.Put(t, received, 7<<16, 0, nil); c.Put(t, received, 2<<16, 0, nil) },
+	} {
+		c, q := newFrameQueue(t)
+		put(c)
+		frames := make([]mlx5.Frame, 8)
+		_, err := q.Poll(frames)
+		if err == nil || name == "a failed receive" && !errors.Is(err, uverbs.WCWRFlushErr) {
+			t.Errorf("%s: %v, want an error", name, err)
+		}
+		testenv.Must(t, q.Release(frames), q.Close())
+	}
+}
+
+// TestFrameQueueRefused: what is not supported, or out of range, is refused before anything is created.
+func TestFrameQueueRefused(t *testing.T) {
+	c := uverbs.NewFrameCard(t, true)
+	for field, o := range map[string]mlx5.FrameQueueOptions{
+		"StrideSize": {StrideSize: 96}, "Strides": {Strides: 4}, "Buffers": {Buffers: -1}, "Flags": {Flags: 1 << 30},
+	} {
+		_, err := mlx5.NewFrameQueue(c.PD, o)
+		isArg(t, err, field)
+	}
+	_, err := mlx5.NewFrameQueue(uverbs.NewFrameCard(t, false).PD, mlx5.FrameQueueOptions{})
+	lacksCap(t, err, "striding_rq")
+	d, err := uverbs.Open(soft.NewT(t, soft.Options{}).Name(), uverbs.OpenOptions{})
+	testenv.Must(t, err)
+	defer d.Close()
+	pd, err := d.AllocPD()
+	testenv.Must(t, err)
+	defer pd.Close()
+	_, err = mlx5.NewFrameQueue(pd, mlx5.FrameQueueOptions{})
+	errorUnsupported(t, err)
+	_, err = d.CreateCQ(uverbs.CQOptions{Flags: uverbs.CQCompressed})
+	errorUnsupported(t, err)
+}
+
+func errorUnsupported(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("%v, want a FeatureError", err)
+	}
+}
