@@ -69,7 +69,7 @@
 //	QP.BeginSend, SendBuilder                   one, from BeginSend until Post or Abandon
 //	QP.PostSend                                 any number, but none while one has a batch of BeginSend
 //	CompChannel.Next                            one
-//	mlx5.FrameQueue.Poll, Wait                  one for both
+//	polls and waits of a frame queue (mlx5)     one for both
 //	Device.NextEvent, Device.Events             one
 //	Counters.Read                               one
 //	MR.Rereg                                    one, and no other method of the MR meanwhile

@@ -8,6 +8,8 @@
 //     work request by itself: see [uverbs.SendBuilder.ToDCT]. [CreateDCT] creates a target. It
 //     accepts requests of all initiators that know its access key, and takes receives from its SRQ.
 //     [ReadyDC] makes either ready.
+//   - A [FrameQueue] receives Ethernet frames without a copy and many to a work request, as DPDK's
+//     multi-packet receive queues do.
 //   - [DEVXCommand], [DEVXQuery] and [DEVXModify] pass commands to the firmware.
 //     [SetUDPSourcePort], [SetLAGPort], [QueryLAG], [QueryLAGPort] and [ResetStream] are such
 //     commands. They need a device that was opened with [uverbs.OpenOptions].DEVX.
