@@ -38,10 +38,21 @@ func (q *CompQueue) Unpack() (CQE, LastWord) {
 	return q.Look()
 }
 
+// unpackAt does so for index i, where a completion is.
+func (q *CompQueue) unpackAt(i uint32) {
+	if q.mini != NotCompressed {
+		mmio.FromDevice() // see Avail
+		if get8(q.at(i), cqeOwn)&cqeMini == cqeMini {
+			q.expand(i)
+		}
+	}
+}
+
 // expand replaces compressed completions, the title of which has index i, by those that they stand for, in the same
 // places. It leaves them alone if the title is not valid; its Kind is then KindUnknown.
+//
+// Preconditions: the owner bit of the title was loaded, and a barrier came after that.
 func (q *CompQueue) expand(i uint32) {
-	mmio.FromDevice() // see Avail
 	title := *(*[cqeSize]byte)(q.at(i))
 	t := unsafe.Pointer(&title)
 	n, op := get32(t, cqeByteCount), get8(t, cqeOwn)>>4

@@ -81,7 +81,7 @@ func TestCompressed(t *testing.T) {
 	}
 }
 
-// TestCompressedStrides: the index of a stride is that of the one before and the strides that it used. Sends have
+// TestCompressedStrides: the index of a stride follows the strides of the completion before. Sends have
 // their index and opcode themselves.
 func TestCompressedStrides(t *testing.T) {
 	k := compressedCQ(t, CompressedStrides, 5)

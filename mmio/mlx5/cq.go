@@ -11,17 +11,16 @@ import (
 
 // A CompQueue is the ring of a completion queue. One goroutine at a time may use it.
 type CompQueue struct {
-	ring     unsafe.Pointer // the 64 bytes of CQE 0 that have the completion
-	stride   uintptr        // 64 or 128
-	mask     uint32
-	shift    uint32 // log2 of the number of CQEs
-	turn     uint32 // by how many bits the round in index is turned to get to the owner bit of a LastWord
-	index    uint32 // next CQE to read; not reduced modulo the ring size
-	rec      Record
-	doorbell *uint64
-	number   uint32
-	mini     Compression
-	seq      uint32 // number of events so far, by which the device recognizes outdated requests
+	ring         unsafe.Pointer // the 64 bytes of CQE 0 that have the completion
+	stride       uintptr        // 64 or 128
+	mask, number uint32
+	shift        uint32 // log2 of the number of CQEs
+	turn         uint32 // by how many bits the round in index is turned to get to the owner bit of a LastWord
+	index        uint32 // next CQE to read; not reduced modulo the ring size
+	rec          Record
+	doorbell     *uint64
+	mini         Compression
+	seq          uint32 // number of events so far, by which the device recognizes outdated requests
 }
 
 // NewCompQueue makes the ring of a CQ in mem, with n CQEs of size bytes, and gives all of them to
@@ -60,13 +59,7 @@ func (q *CompQueue) ready(i uint32) bool {
 	// A load of 4 bytes that the compiler does not split and the race detector understands. The
 	// device writes the owner bit of a CQE last.
 	own := atomic.LoadUint32((*uint32)(unsafe.Add(q.at(i), cqeLastWord))) >> 24
-	if (own^i>>(q.shift&31))&cqeOwnerMask != 0 || own >= cqeInvalid<<4 {
-		return false
-	}
-	if own&cqeMini == cqeMini {
-		q.expand(i)
-	}
-	return true
+	return (own^i>>(q.shift&31))&cqeOwnerMask == 0 && own < cqeInvalid<<4
 }
 
 // Avail returns the number of completions in the queue, up to most.
@@ -74,6 +67,7 @@ func (q *CompQueue) Avail(most int) int {
 	n := 0
 	most = min(most, int(q.mask)+1)
 	for n < most && q.ready(q.index+uint32(n)) {
+		q.unpackAt(q.index + uint32(n))
 		n++
 	}
 	// Pairs with the order in which the device writes a CQE: its owner bit last. One
@@ -153,6 +147,7 @@ func (q *CompQueue) Switch(s Successor) (*CompQueue, error) {
 			break
 		}
 		mmio.FromDevice()
+		q.unpackAt(i)
 		from := q.at(i)
 		if get8(from, cqeOwn)>>4 == cqeResize {
 			s.index++ // the special CQE has an index, which is free again
@@ -183,6 +178,7 @@ func (q *CompQueue) copyCQE(i uint32, from unsafe.Pointer, stride uintptr) {
 func (q *CompQueue) Sweep(drop func(CQE) bool) {
 	end := q.index
 	for end-q.index <= q.mask && q.ready(end) {
+		q.unpackAt(end)
 		end++
 	}
 	mmio.FromDevice()

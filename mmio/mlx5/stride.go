@@ -14,7 +14,10 @@ type Strides struct {
 }
 
 // StrideLimits are the least and the largest strides of a device.
-type StrideLimits struct{ Min, Max Strides }
+type StrideLimits struct {
+	Min Strides // Min has the least values.
+	Max Strides // Max has the largest ones.
+}
 
 // DecodeStrides returns the limits of strides, from the driver's part of QUERY_DEVICE. They are 0 if the device or
 // the kernel does not support strides.

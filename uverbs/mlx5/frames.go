@@ -53,7 +53,7 @@ type FrameQueue struct {
 	strides uint32 // of a buffer
 	log     uint32 // binary logarithm of the size of a stride
 
-	// What Poll needs of the buffer that the device fills. Guarded by rings.Mu.
+	// The buffer that the device fills, for Poll. Guarded by rings.Mu.
 	entry  uint16
 	buffer uint32
 	used   uint32 // strides; 0 before the first completion

@@ -7,8 +7,8 @@ import (
 
 // Compressed CQEs: a title, which is the first one with its op_own and byte_cnt changed, and behind it arrays of
 // small entries with what differs. Together they have as many indices as there are completions. The first array
-// is at the index behind the title's, the others at 8, 16 and so on from the title's. What is at the other indices
-// stays as it was.
+// is at the index behind the title's, the others at 8, 16 and so on from the title's. Nothing is
+// written at the other indices.
 const (
 	cqeMini   = 0xc // the format of a title in op_own
 	miniBytes = 8
@@ -71,7 +71,7 @@ func (c *cq) unzip() {
 		title[63] |= cqeMini
 		c.d.rep.cqes["compressed"]++
 	}
-	if !c.put(title, qpn) { // last: it tells of the arrays
+	if !c.put(title, qpn) { // last: it makes the arrays valid
 		return
 	}
 	c.pi = (c.pi + uint32(len(zip)) - 1) & maxNumber

@@ -91,7 +91,7 @@ type cqe struct {
 	checksum  uint16
 	checks    uint8 // which checksums of a frame are right (hds_ip_ext)
 	l4l3      uint8
-	wqeID     uint16 // the WQE of a striding queue, whose index is that of a stride
+	wqeID     uint16 // the WQE of a striding queue, whose completions have the index of a stride
 	vlan      uint16
 	inline    []byte // data that goes into the entry
 

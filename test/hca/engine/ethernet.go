@@ -363,7 +363,7 @@ func (r *rq) place(e *cqe, n int) (w *rwqe, last, ok bool) {
 	return w, last, true
 }
 
-// What byte_cnt of a striding queue's completion has (struct mpwrq_cqe_bc of mlx5e: en.h).
+// Fields of byte_cnt in a striding queue's completion (struct mpwrq_cqe_bc of mlx5e: en.h).
 const (
 	strideLength = 1<<16 - 1 // bytes of the frame
 	strideShift  = 16        // consumed strides
