@@ -1,0 +1,303 @@
+package probe
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
+)
+
+// Limits of what other hosts may hold and cause.
+const (
+	addressSessions = 64               // of one address
+	idleAfter       = 10 * time.Second // a session without a ping may give way to a new one
+	totalRate       = 50000            // pings per second that are promised, of all sessions together
+	qkey            = 0x01234567       // of the port space for datagrams
+)
+
+// Answers counts what the other hosts' probes have met here. It is a plain value.
+type Answers struct {
+	Sessions int    // Sessions is how many paths of other hosts are answered now.
+	Echoes   uint64 // Echoes counts pings that were answered.
+	Refused  uint64 // Refused counts requests of other hosts that were refused: not allowed, too many, or malformed.
+	Dropped  uint64 // Dropped counts datagrams without a valid session, or faster than their session may be.
+}
+
+// answers answers probes.
+type answers struct {
+	p       *Prober
+	channel *rdmacm.Channel
+	listens []*rdmacm.ID
+
+	mu       sync.Mutex
+	sessions map[uint64]*grant     // by token
+	rcs      map[*rdmacm.ID]*grant // by the ID of their connection
+	on       map[answererKey]*answerer
+	rate     int // that is promised
+	counts   Answers
+	all      sync.WaitGroup // the goroutines of answerers
+}
+
+// grant is a path of another host that is answered.
+type grant struct {
+	request
+	from netip.Addr
+	a    *answerer
+	last time.Time // of the last ping
+
+	qpn    uint32 // of the sender, from the first ping on
+	sgid   ib.GID // of the sender
+	ah     *uverbs.AH
+	window window
+	room   float64   // pings that may come at once
+	filled time.Time // when room was reckoned
+	rcID   *rdmacm.ID
+	rc     *uverbs.QP
+}
+
+// start listens.
+func (s *answers) start() error {
+	listen, err := s.p.o.listen()
+	if err != nil {
+		return err
+	}
+	s.sessions, s.rcs, s.on = map[uint64]*grant{}, map[*rdmacm.ID]*grant{}, map[answererKey]*answerer{}
+	local := listen.Addr()
+	if local.IsUnspecified() {
+		local = netip.Addr{}
+	}
+	if s.channel, err = rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: local}); err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	for _, space := range []rdmacm.PortSpace{rdmacm.UDP, rdmacm.TCP} {
+		id, err := s.channel.NewID(space)
+		if err == nil {
+			s.listens = append(s.listens, id)
+			if err = id.Bind(rdmacm.AddrOf(listen)); err == nil {
+				err = id.Listen(128)
+			}
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("probe: listen on %s: %w", listen, err), s.close())
+		}
+	}
+	return nil
+}
+
+// close closes the listeners and the channel.
+func (s *answers) close() error {
+	for _, id := range s.listens {
+		id.Close()
+	}
+	return s.channel.Close()
+}
+
+// run answers until the context ends.
+func (s *answers) run(ctx context.Context) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	for err == nil {
+		var e *rdmacm.Event
+		if e, err = s.channel.Next(ctx); err == nil {
+			s.event(ctx, e)
+		}
+	}
+	if ctx.Err() != nil {
+		err = nil
+	}
+	cancel()
+	s.all.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for token := range s.sessions {
+		s.drop(token)
+	}
+	return errors.Join(err, s.close())
+}
+
+// event handles an event of the connection manager.
+func (s *answers) event(ctx context.Context, e *rdmacm.Event) {
+	switch e.Type {
+	case rdmacm.EventConnectRequest:
+		err := s.request(ctx, e)
+		if err == nil {
+			return
+		}
+		s.p.warn(fmt.Errorf("probe: a request is refused: %w", err))
+		e.ID.Reject(nil, rdmacm.ReasonConsumer)
+		e.ID.Close()
+		s.mu.Lock()
+		s.counts.Refused++
+		s.mu.Unlock()
+	case rdmacm.EventDisconnected, rdmacm.EventDeviceRemoval, rdmacm.EventConnectError, rdmacm.EventUnreachable, rdmacm.EventRejected:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if g := s.rcs[e.ID]; g != nil { // a prober begins anew with another session
+			s.drop(g.token)
+		}
+	}
+}
+
+// request answers a request. After an error the caller rejects it.
+func (s *answers) request(ctx context.Context, e *rdmacm.Event) error {
+	addrs, err := e.ID.Addrs()
+	if err != nil {
+		return err
+	}
+	from := addrs.Remote.IP.Unmap().WithZone("")
+	if len(s.p.o.Allow) > 0 && !slices.ContainsFunc(s.p.o.Allow, func(n netip.Prefix) bool { return n.Contains(from) }) {
+		return fmt.Errorf("%s is in none of the networks of Allow", from)
+	}
+	r, err := parseRequest(e.Param.PrivateData)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.Listen == s.listens[1] {
+		return s.connect(e, r, from)
+	}
+	a, err := s.answerer(ctx, answererKey{addrs.Device, addrs.Port, addrs.PKey})
+	if err != nil {
+		return err
+	}
+	if err := s.makeRoom(from, r.rate); err != nil {
+		return err
+	}
+	var b [8]byte
+	rand.Read(b[:])
+	token := binary.BigEndian.Uint64(b[:])
+	g := &grant{request: r, from: from, a: a, last: time.Now(), filled: time.Now(), room: float64(r.rate)}
+	g.token = token
+	s.sessions[token] = g
+	s.rate += r.rate
+	err = e.ID.Accept(rdmacm.ConnParam{PrivateData: marshalGrant(token), QPN: a.ud.QPN(), QKey: qkey})
+	if err != nil {
+		s.drop(token)
+		return err
+	}
+	e.ID.Close() // the answer is under way
+	return nil
+}
+
+// makeRoom makes room for a session of an address, instead of one that is idle if need be.
+func (s *answers) makeRoom(from netip.Addr, rate int) error {
+	now := time.Now()
+	for {
+		own := 0
+		var idle, ownIdle *grant // for the longest time
+		for _, g := range s.sessions {
+			if g.from == from {
+				own++
+			}
+			if now.Sub(g.last) < idleAfter {
+				continue
+			}
+			if idle == nil || g.last.Before(idle.last) {
+				idle = g
+			}
+			if g.from == from && (ownIdle == nil || g.last.Before(ownIdle.last)) {
+				ownIdle = g
+			}
+		}
+		switch {
+		case own >= addressSessions && ownIdle != nil:
+			s.drop(ownIdle.token)
+		case own >= addressSessions:
+			return fmt.Errorf("%s has %d sessions, which is the most of an address", from, own)
+		case len(s.sessions) < s.p.o.Sessions && s.rate+rate <= totalRate:
+			return nil
+		case idle != nil:
+			s.drop(idle.token)
+		default:
+			return fmt.Errorf("there are %d sessions with %d pings/s, allowed: %d with %d", len(s.sessions), s.rate, s.p.o.Sessions, totalRate)
+		}
+	}
+}
+
+// connect makes the RC QP of a session.
+func (s *answers) connect(e *rdmacm.Event, r request, from netip.Addr) (err error) {
+	g := s.sessions[r.token]
+	if g == nil || g.from != from || g.rcID != nil {
+		return errors.New("the request for a connection has no session, or not the first one of it")
+	}
+	g.rc, err = g.a.dev.pd.CreateQP(uverbs.QPOptions{Type: ib.RC, SendCQ: g.a.idle, RecvCQ: g.a.idle, MaxSendWR: 1, MaxRecvWR: 1})
+	if err != nil {
+		return err
+	}
+	for _, state := range []ib.QPState{ib.QPInit, ib.QPRTR, ib.QPRTS} {
+		if err = modify(e.ID, g.rc, state, g.label, uverbs.AccessRemoteRead); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		t := target{g.a.target.SGE(0, 8).Addr, g.a.target.RKey()}
+		err = e.ID.Accept(rdmacm.ConnParam{PrivateData: t.marshal(), QPN: g.rc.QPN(), ResponderResources: 1})
+	}
+	if err != nil {
+		g.rc.Close()
+		g.rc = nil
+		return err
+	}
+	g.rcID, s.rcs[e.ID] = e.ID, g
+	return nil
+}
+
+// drop ends a session.
+func (s *answers) drop(token uint64) {
+	g := s.sessions[token]
+	if g.rcID != nil {
+		delete(s.rcs, g.rcID)
+		g.rcID.RequestDisconnect()
+		g.rc.Close()
+		g.rcID.Close()
+	}
+	if g.ah != nil {
+		g.ah.Close()
+	}
+	s.rate -= g.rate
+	delete(s.sessions, token)
+}
+
+// answerer returns the answerer of a port, which it makes if there is none.
+func (s *answers) answerer(ctx context.Context, key answererKey) (*answerer, error) {
+	if a := s.on[key]; a != nil {
+		return a, nil
+	}
+	dev, err := s.p.devices.use(key.device)
+	if err != nil {
+		return nil, err
+	}
+	a := &answerer{answererKey: key, dev: dev}
+	if err := a.make(); err != nil {
+		a.close()
+		s.p.devices.release(dev)
+		return nil, err
+	}
+	s.on[key] = a
+	s.all.Go(func() {
+		err := s.serve(ctx, a)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for token, g := range s.sessions {
+			if g.a == a {
+				s.drop(token)
+			}
+		}
+		delete(s.on, key)
+		a.close()
+		s.p.devices.release(dev)
+		if err != nil && ctx.Err() == nil {
+			go s.p.warn(fmt.Errorf("probe: no answers on %s: %w", key.device, err))
+		}
+	})
+	return a, nil
+}

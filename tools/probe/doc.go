@@ -1,0 +1,2 @@
+// Package probe probes the paths between hosts all the time.
+package probe

@@ -1,0 +1,498 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
+)
+
+// Times of a prober.
+const (
+	tick        = 100 * time.Millisecond // between bursts, if the rate allows it
+	lostAfter   = time.Second            // after which a probe without an answer is lost
+	silence     = 5 * time.Second        // after which a peer without an answer is asked for its QP again
+	connectTime = 5 * time.Second        // for a step of asking a peer
+	backoffMin  = time.Second            // between attempts to reach a peer
+	backoffMax  = 15 * time.Second
+)
+
+// Of an RC probe: it fails after 4 attempts of half a second each.
+const (
+	ackTimeout ib.AckTimeout = 17
+	retryCount               = 3
+)
+
+// IDs of work requests.
+const (
+	pingID = 1 << 32
+	readID = 2 << 32 // and the number of the READ
+)
+
+// path probes a peer over one path, until its context ends.
+type path struct {
+	p      *Prober
+	addr   netip.AddrPort
+	number int
+	*counters
+}
+
+// label returns the flow label, which switches choose among equal routes by, and cards the UDP source port.
+func (p *path) label() uint32 {
+	if p.number == 0 {
+		return 1 // 0 would leave the choice to the driver
+	}
+	return uint32(p.number) * 0x9e3b1 & maxLabel // far apart
+}
+
+// interval and burst divide the rate into bursts.
+func (p *path) interval() time.Duration { return max(tick, time.Second/time.Duration(p.p.o.Rate)) }
+func (p *path) burst() int              { return max(1, p.p.o.Rate/int(time.Second/tick)) }
+
+// run keeps probing. What is due while the peer cannot be reached is lost.
+func (p *path) run(ctx context.Context) {
+	backoff := backoffMin
+	for ctx.Err() == nil {
+		begun := time.Now()
+		s, err := p.connect(ctx)
+		if err == nil {
+			backoff = backoffMin
+			err = s.probe(ctx)
+			begun = time.Now()
+		}
+		s.close()
+		if ctx.Err() != nil {
+			return
+		}
+		p.p.warn(fmt.Errorf("probe: %s path %d: %w", p.addr, p.number, err))
+		select {
+		case <-time.After(backoff/2 + rand.N(backoff/2)):
+		case <-ctx.Done():
+			return
+		}
+		backoff = min(2*backoff, backoffMax)
+		p.missed(time.Since(begun), causeOf(err))
+	}
+}
+
+// missed counts the probes that were due in a time as lost.
+func (p *path) missed(d time.Duration, cause Cause) {
+	ticks := uint64(d / p.interval())
+	for t, n := range map[Transport]uint64{RC: ticks, UD: ticks * uint64(p.burst())} {
+		p.count(t, func(s *stats) { s.sent, s.lost[cause] = s.sent+n, s.lost[cause]+n })
+	}
+}
+
+// errSilent is the error of a peer from which nothing comes.
+var errSilent = fmt.Errorf("no answer for %v: %w", silence, syscall.ETIMEDOUT)
+
+// causeOf returns why probes are lost after an error.
+func causeOf(err error) Cause {
+	switch {
+	case errors.Is(err, errSilent), errors.Is(err, uverbs.WCRetryExcErr):
+		return Silent
+	case errors.Is(err, errWire), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+		return Refused
+	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOMEM), errors.Is(err, uverbs.ErrDeviceRemoved),
+		errors.Is(err, syscall.ENODEV), errors.Is(err, uverbs.ErrQueueFull), errors.Is(err, fs.ErrNotExist):
+		return Local
+	}
+	return Unreachable
+}
+
+// session is a grant of a peer, and the queue pairs of both sides.
+type session struct {
+	*path
+	dev      *device
+	ids      []*rdmacm.ID
+	cq       *uverbs.CQ
+	mr       *uverbs.MR
+	memory   []byte // 8 bytes for the READ, then the receives
+	ud, rc   *uverbs.QP
+	ah       *uverbs.AH
+	to       rdmacm.UDParam
+	token    uint64
+	target   target
+	receives int
+
+	pings    [pings]ping // by the low bits of the sequence number
+	seq      uint64      // of the last ping
+	oldest   uint64      // of those that may be outstanding
+	newest   uint64      // of those that were answered
+	unacked  int         // bursts whose last ping is in the send queue
+	read     uint64      // number of the READ that is outstanding, 0 if none is
+	reads    uint64
+	readAt   uint64 // when it was posted
+	lastEcho time.Time
+}
+
+// pings is how many pings may be outstanding: a power of two, and more than are sent in lostAfter and a few bursts.
+const pings = 2048
+
+// ping is what is known of a ping.
+type ping struct {
+	sent    time.Time
+	at      uint64 // by the device's clock; 0 unless its latency counts
+	state   state
+	pending bool
+}
+
+// state is what the peer says about a ping.
+type state uint8
+
+const (
+	unknown state = iota
+	notArrived
+	arrived
+)
+
+// slot is the size of a receive.
+const slot = uverbs.GRHSize + datagramSize
+
+// connect asks the peer for a session. The caller closes it, also after an error.
+func (p *path) connect(ctx context.Context) (s *session, err error) {
+	s = &session{path: p, oldest: 1}
+	ctx, cancel := context.WithTimeout(ctx, 2*connectTime)
+	defer cancel()
+	ud, err := s.resolve(ctx, rdmacm.UDP)
+	if err != nil {
+		return s, err
+	}
+	if err = s.make(ud); err != nil {
+		return s, err
+	}
+	e, err := ud.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: request{p.p.o.Rate, p.label(), 0}.marshal()})
+	if err != nil {
+		return s, err
+	}
+	if s.token, err = parseGrant(e.Param.PrivateData); err != nil {
+		return s, err
+	}
+	s.to = e.UD
+	s.to.AH.GRH.FlowLabel = p.label()
+	if s.ah, err = s.dev.pd.CreateAH(s.to.AH); err != nil {
+		return s, err
+	}
+	return s, s.connectRC(ctx)
+}
+
+// resolve returns an ID whose route to the peer is resolved.
+func (s *session) resolve(ctx context.Context, space rdmacm.PortSpace) (*rdmacm.ID, error) {
+	ch, err := s.p.channel(s.addr.Addr())
+	if err != nil {
+		return nil, err
+	}
+	id, err := ch.NewID(space)
+	if err != nil {
+		return nil, err
+	}
+	s.ids = append(s.ids, id)
+	return id, id.ResolveWait(ctx, rdmacm.Addr{IP: s.p.o.Source}, rdmacm.AddrOf(s.addr))
+}
+
+// make makes the queues.
+func (s *session) make(ud *rdmacm.ID) error {
+	addrs, err := ud.Addrs()
+	if err == nil {
+		err = addrs.CheckReachable()
+	}
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.device = addrs.Device
+	s.mu.Unlock()
+	if s.dev, err = s.p.devices.use(addrs.Device); err != nil {
+		return err
+	}
+	if s.dev.Info().IWARP() {
+		return fmt.Errorf("device %s is iWARP, which has no datagrams: %w", addrs.Device, errors.ErrUnsupported)
+	}
+	s.receives = min(max(64, 2*s.p.o.Rate), pings/2) // those of a second in which this process does not run
+	sends := 4 * s.burst()
+	s.memory = make([]byte, 8+s.receives*slot)
+	if s.mr, err = s.dev.pd.RegSlice(s.memory, uverbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	if s.cq, err = s.dev.createCQ(s.receives + sends + 8); err != nil {
+		return err
+	}
+	o := uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: sends, MaxRecvWR: s.receives, MaxInline: datagramSize}
+	if s.ud, err = ud.CreateQP(s.dev.pd, o); err != nil {
+		return err
+	}
+	for i := range s.receives {
+		if err := s.post(i); err != nil {
+			return err
+		}
+	}
+	o = uverbs.QPOptions{Type: ib.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 1}
+	s.rc, err = s.dev.pd.CreateQP(o)
+	return err
+}
+
+// post posts a receive.
+func (s *session) post(i int) error {
+	return s.ud.PostRecv(uint64(i), s.mr.SGE(8+i*slot, slot))
+}
+
+// connectRC connects the RC QP.
+func (s *session) connectRC(ctx context.Context) error {
+	id, err := s.resolve(ctx, rdmacm.TCP)
+	if err != nil {
+		return err
+	}
+	if err := modify(id, s.rc, ib.QPInit, s.label(), 0); err != nil {
+		return err
+	}
+	e, err := id.ConnectWait(ctx, rdmacm.ConnParam{
+		PrivateData: request{s.p.o.Rate, s.label(), s.token}.marshal(), InitiatorDepth: 1, RetryCount: retryCount, QPN: s.rc.QPN(),
+	})
+	if err != nil {
+		return err
+	}
+	if s.target, err = parseTarget(e.Param.PrivateData); err != nil {
+		return err
+	}
+	for _, state := range []ib.QPState{ib.QPRTR, ib.QPRTS} {
+		if err := modify(id, s.rc, state, s.label(), 0); err != nil {
+			return err
+		}
+	}
+	return id.Establish()
+}
+
+// modify moves the QP of a connection to a state, with a flow label and the rights of the peer.
+func modify(id *rdmacm.ID, qp *uverbs.QP, state ib.QPState, label uint32, access uverbs.Access) error {
+	attr, mask, err := id.QPAttr(state)
+	if err != nil {
+		return err
+	}
+	attr.AH.GRH.FlowLabel, attr.Access = label, access
+	if mask&uverbs.AttrTimeout != 0 {
+		attr.Timeout, attr.RetryCount = ackTimeout, retryCount
+	}
+	return qp.Modify(attr, mask)
+}
+
+// close closes everything. The peer learns of it by the end of the connection.
+func (s *session) close() {
+	if s.dev == nil { // nothing but IDs
+		for _, id := range s.ids {
+			id.Close()
+		}
+		return
+	}
+	if len(s.ids) > 1 {
+		s.ids[1].RequestDisconnect()
+	}
+	for _, qp := range []*uverbs.QP{s.rc, s.ud} { // nil and closed ones are no matter
+		if qp != nil {
+			qp.Close()
+		}
+	}
+	for _, id := range s.ids {
+		id.Close()
+	}
+	if s.ah != nil {
+		s.ah.Close()
+	}
+	if s.cq != nil {
+		s.cq.Close()
+	}
+	if s.mr != nil {
+		s.mr.Close()
+	}
+	s.p.devices.release(s.dev)
+}
+
+// probe probes until something fails, and counts what is outstanding then as lost.
+func (s *session) probe(ctx context.Context) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.dev.removed, func() { cancel(uverbs.ErrDeviceRemoved) })()
+	watched := make(chan struct{})
+	defer func() { cancel(nil); <-watched }()
+	go func() { // the connection ends
+		defer close(watched)
+		for {
+			e, err := s.ids[1].Next(ctx)
+			if err == nil && e.Type != rdmacm.EventDisconnected && e.Type != rdmacm.EventDeviceRemoval {
+				continue
+			}
+			cancel(cmp.Or(err, error(fmt.Errorf("the peer has ended the connection: %w", syscall.ECONNRESET))))
+			return
+		}
+	}()
+	s.lastEcho = time.Now()
+	next := time.Now().Add(rand.N(s.interval())) // so that paths take turns
+	wcs := make([]uverbs.WC, 32)
+	for {
+		until, stop := context.WithDeadline(ctx, next)
+		n, werr := s.cq.Wait(until, wcs)
+		stop()
+		for i := range wcs[:n] {
+			if err := s.completed(&wcs[i]); err != nil {
+				return s.lastWords(err)
+			}
+		}
+		now := time.Now()
+		switch {
+		case ctx.Err() != nil:
+			return s.lastWords(context.Cause(ctx))
+		case werr != nil && until.Err() == nil:
+			return s.lastWords(werr)
+		case now.Sub(s.lastEcho) > silence:
+			return s.lastWords(errSilent)
+		case now.Before(next):
+			continue
+		}
+		s.expire(now)
+		if err := s.send(now); err != nil {
+			return s.lastWords(err)
+		}
+		if next = next.Add(s.interval()); next.Before(now) { // this process did not run
+			next = now.Add(s.interval())
+		}
+	}
+}
+
+// lastWords counts what is outstanding as lost, and returns err.
+func (s *session) lastWords(err error) error {
+	cause := causeOf(err)
+	for ; s.oldest <= s.seq; s.oldest++ {
+		if s.pings[s.oldest%pings].pending {
+			s.lose(UD, cause)
+		}
+	}
+	if s.read != 0 {
+		s.lose(RC, cause)
+	}
+	return err
+}
+
+// send posts a READ, unless one is outstanding, and a burst of pings. The latency of the first ping counts: the
+// others wait for those before them.
+func (s *session) send(now time.Time) error {
+	if s.read == 0 {
+		s.reads++
+		s.readAt = s.dev.now()
+		if err := s.rc.PostSend(uverbs.SendWR{
+			ID: readID | s.reads&0xffffffff, Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled,
+			SGL: []uverbs.SGE{s.mr.SGE(0, 8)}, RemoteAddr: s.target.addr, RKey: s.target.rkey,
+		}); err != nil {
+			return err
+		}
+		s.read = s.reads
+		s.count(RC, func(t *stats) { t.sent++ })
+	}
+	if s.unacked >= 3 {
+		return nil // the device is behind; silence ends the session if it stays so
+	}
+	var b [datagramSize]byte
+	for i := range s.burst() {
+		seq := s.seq + 1
+		wr := uverbs.SendWR{ID: pingID, Opcode: uverbs.WRSend, Inline: b[:], AH: s.ah, RemoteQPN: s.to.QPN, RemoteQKey: s.to.QKey}
+		p := ping{sent: now, pending: true}
+		if i == 0 {
+			p.at = s.dev.now()
+		}
+		if i == s.burst()-1 {
+			wr.Flags = uverbs.SendSignaled
+			s.unacked++
+		}
+		d := datagram{kind: kindPing, token: s.token, seq: seq}
+		d.put(b[:])
+		if err := s.ud.PostSend(wr); err != nil {
+			return err
+		}
+		s.seq = seq
+		s.pings[seq%pings] = p
+	}
+	s.count(UD, func(t *stats) { t.sent += uint64(s.burst()) })
+	return nil
+}
+
+// expire counts pings that were not answered in time.
+func (s *session) expire(now time.Time) {
+	for ; s.oldest <= s.seq; s.oldest++ {
+		p := &s.pings[s.oldest%pings]
+		if !p.pending {
+			continue
+		}
+		if now.Sub(p.sent) < lostAfter {
+			return
+		}
+		p.pending = false
+		s.lose(UD, [...]Cause{unknown: Silent, notArrived: Forward, arrived: Return}[p.state])
+	}
+}
+
+// completed handles a completion.
+func (s *session) completed(wc *uverbs.WC) error {
+	if wc.Status != uverbs.WCSuccess {
+		return s.cq.Err(wc)
+	}
+	switch wc.ID &^ 0xffffffff {
+	case pingID:
+		s.unacked--
+	case readID:
+		if s.read != 0 {
+			s.read = 0
+			s.answered(RC, s.dev.between(s.readAt, s.dev.at(wc)))
+		}
+	default:
+		i := int(wc.ID)
+		if i >= s.receives {
+			return fmt.Errorf("the device has completed receive %d of %d: %w", wc.ID, s.receives, syscall.EIO)
+		}
+		if b := s.memory[8+i*slot:]; wc.ByteLen == slot {
+			if d, ok := parseDatagram(b[uverbs.GRHSize:slot], kindEcho); ok && d.token == s.token && wc.SrcQP == s.to.QPN {
+				s.echo(&d, wc)
+			}
+		}
+		return s.post(i)
+	}
+	return nil
+}
+
+// echo handles an echo. What it says of other pings is believed as far as the next echo does not know better.
+func (s *session) echo(d *datagram, wc *uverbs.WC) {
+	if d.seq < s.oldest || d.seq > s.seq {
+		return
+	}
+	for i := range uint64(64) {
+		if d.seq < s.oldest+1+i {
+			break
+		}
+		p := &s.pings[(d.seq-1-i)%pings]
+		if d.arrived>>i&1 != 0 {
+			p.state = arrived
+		} else if p.state == unknown {
+			p.state = notArrived
+		}
+	}
+	p := &s.pings[d.seq%pings]
+	if !p.pending {
+		return
+	}
+	p.pending = false
+	s.lastEcho = time.Now()
+	latency := time.Duration(-1)
+	if p.at != 0 {
+		latency = s.dev.between(p.at, s.dev.at(wc))
+		if dwell := time.Duration(min(d.dwell, uint64(time.Hour))); dwell < latency {
+			latency -= dwell
+		}
+	}
+	s.answered(UD, latency)
+}

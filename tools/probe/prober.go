@@ -1,0 +1,395 @@
+package probe
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/cm/rdmacm"
+)
+
+// Port is the port of the connection manager on which a peer answers, unless another one is given.
+const Port = 9879
+
+// Limits.
+const (
+	minRate, maxRate = 1, 1000
+	maxPaths         = 16
+	maxLabel         = 1<<20 - 1
+	mostPeers        = 1024    // addresses that are probed
+	mostFile         = 1 << 20 // bytes of a file of peers
+	mostSessions     = 1 << 16
+)
+
+// resolveEach is how often names are looked up and files read. Tests shorten it.
+var resolveEach = 10 * time.Second
+
+// Options are the options of a [Prober].
+type Options struct {
+	// Peers are the peers to probe: names or addresses, each with :PORT or without. A name may have many
+	// addresses, such as that of a headless service of Kubernetes; all of them but those of this host are probed,
+	// and names are looked up again. An entry @FILE stands for the lines of a file, which is read again; there
+	// # begins a comment.
+	Peers []string
+
+	Rate   int        // Rate is the number of datagrams per second to each peer on each path, 1 to 1000; zero is 50.
+	Paths  int        // Paths is the number of paths to each peer, each with a flow label of its own, 1 to 16; zero is 4.
+	Source netip.Addr // Source is the local address of probes; the zero value is that of the route.
+
+	// Listen is an address on which probes of other hosts are answered, such as :9879 for all addresses of this
+	// host; empty for none.
+	Listen string
+	// Allow are the networks whose hosts are answered; none means all.
+	Allow []netip.Prefix
+	// Sessions is how many paths of other hosts are answered, up to 65536; zero is 1024. One address may hold 64.
+	Sessions int
+
+	// Warn, if set, is called with what fails, the same text once in a minute at most.
+	Warn func(error)
+}
+
+// argError is the error of an option.
+func argError(field string, value any, allowed string) error {
+	return fmt.Errorf("probe: %s is %v, allowed: %s", field, value, allowed)
+}
+
+// check checks the options and fills in their defaults.
+func (o *Options) check() error {
+	for _, n := range []struct {
+		field              string
+		value              *int
+		first, last, usual int
+	}{{"Rate", &o.Rate, minRate, maxRate, 50}, {"Paths", &o.Paths, 1, maxPaths, 4}, {"Sessions", &o.Sessions, 1, mostSessions, 1024}} {
+		if *n.value == 0 {
+			*n.value = n.usual
+		}
+		if *n.value < n.first || *n.value > n.last {
+			return argError(n.field, *n.value, fmt.Sprintf("%d to %d", n.first, n.last))
+		}
+	}
+	for _, peer := range o.Peers {
+		if name, ok := strings.CutPrefix(peer, "@"); ok {
+			if _, err := readPeers(name); err != nil {
+				return err
+			}
+		} else if _, _, err := splitPeer(peer); err != nil {
+			return err
+		}
+	}
+	for _, n := range o.Allow {
+		if !n.IsValid() {
+			return argError("Allow", n, "networks such as 10.0.0.0/8")
+		}
+	}
+	if o.Listen != "" {
+		if _, err := o.listen(); err != nil {
+			return err
+		}
+	}
+	if len(o.Peers) == 0 && o.Listen == "" {
+		return argError("Peers", "empty", "one peer and more, unless Listen is set")
+	}
+	return nil
+}
+
+// listen returns the address to listen on.
+func (o *Options) listen() (netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(o.Listen)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	addr := netip.IPv6Unspecified()
+	if err == nil && host != "" {
+		addr, err = netip.ParseAddr(host)
+	}
+	if err != nil || perr != nil || n == 0 {
+		return netip.AddrPort{}, argError("Listen", strconv.Quote(o.Listen), "IP:PORT or :PORT with a port from 1 to 65535, such as :9879")
+	}
+	return netip.AddrPortFrom(addr, uint16(n)), nil
+}
+
+// splitPeer splits HOST or HOST:PORT.
+func splitPeer(peer string) (host string, port uint16, err error) {
+	host, port = strings.Trim(peer, "[]"), Port
+	if _, aerr := netip.ParseAddr(host); aerr != nil && strings.Contains(peer, ":") {
+		var text string
+		if host, text, err = net.SplitHostPort(peer); err == nil {
+			n, perr := strconv.ParseUint(text, 10, 16)
+			port, err = uint16(n), perr
+		}
+	}
+	if err != nil || port == 0 || host == "" || len(host) > 253 || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '"' }) {
+		return "", 0, argError("a peer", strconv.Quote(peer), "HOST, HOST:PORT, [IPv6]:PORT or @FILE, with a port from 1 to 65535")
+	}
+	return host, port, nil
+}
+
+// readPeers reads a file of peers.
+func readPeers(name string) (peers []string, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("probe: peers: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, mostFile+1))
+	if err == nil && len(text) > mostFile {
+		err = fmt.Errorf("%s has more than %d bytes", name, mostFile)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("probe: peers: %w", err)
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if _, _, err := splitPeer(line); err != nil || line[0] == '@' {
+			return nil, fmt.Errorf("%w, in %s", cmpErr(err, line), name)
+		}
+		peers = append(peers, line)
+	}
+	return peers, nil
+}
+
+// cmpErr returns err, or that a file names another one.
+func cmpErr(err error, line string) error {
+	if err == nil {
+		err = argError("a peer", strconv.Quote(line), "HOST or HOST:PORT")
+	}
+	return err
+}
+
+// Prober probes peers, and answers their probes. Its methods may be called concurrently, but Run once.
+type Prober struct {
+	o       Options
+	devices devices
+	answers answers
+
+	mu       sync.Mutex
+	targets  map[netip.AddrPort]*peer
+	channels [2]*rdmacm.Channel // of the kernel's devices, and of those in software
+	warned   map[string]time.Time
+}
+
+// peer is an address that is probed.
+type peer struct {
+	name  string // as it was given
+	paths []*path
+	stop  context.CancelFunc
+	done  sync.WaitGroup
+}
+
+// New returns a Prober. Its errors name the option, its value and what is allowed.
+func New(o Options) (*Prober, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	o.Peers, o.Allow = slices.Clone(o.Peers), slices.Clone(o.Allow)
+	p := &Prober{o: o, devices: devices{open: map[string]*device{}}, targets: map[netip.AddrPort]*peer{}, warned: map[string]time.Time{}}
+	p.answers.p = p
+	return p, nil
+}
+
+// Run probes the peers and answers until the context ends, which is no error. It fails if it cannot listen.
+func (p *Prober) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	if p.o.Listen != "" {
+		if err := p.answers.start(); err != nil {
+			return err
+		}
+		all.Go(func() { cancel(p.answers.run(ctx)) })
+	}
+	for found := map[string][]netip.AddrPort{}; ctx.Err() == nil; {
+		p.follow(ctx, p.resolve(ctx, found))
+		select {
+		case <-time.After(resolveEach):
+		case <-ctx.Done():
+		}
+	}
+	p.follow(ctx, nil)
+	all.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, ch := range p.channels {
+		if ch != nil {
+			ch.Close()
+		}
+		p.channels[i] = nil
+	}
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// target is an address of a peer.
+type address struct {
+	name string
+	netip.AddrPort
+}
+
+// resolve returns the addresses of all peers. Found has the last ones of each name, which stay while it cannot be
+// looked up.
+func (p *Prober) resolve(ctx context.Context, found map[string][]netip.AddrPort) (all []address) {
+	own := map[netip.Addr]bool{p.o.Source: true}
+	nets, _ := net.InterfaceAddrs()
+	for _, n := range nets {
+		if n, err := netip.ParsePrefix(n.String()); err == nil {
+			own[n.Addr()] = true
+		}
+	}
+	for _, name := range p.names(found) {
+		host, port, err := splitPeer(name)
+		if err != nil {
+			continue // a file was checked when it was read
+		}
+		late, cancel := context.WithTimeout(ctx, connectTime)
+		addrs, err := net.DefaultResolver.LookupNetIP(late, "ip", host)
+		cancel()
+		if err != nil {
+			p.warn(fmt.Errorf("probe: %w", err))
+		} else {
+			found[name] = nil
+			for _, a := range addrs {
+				if a = a.Unmap(); !own[a] {
+					found[name] = append(found[name], netip.AddrPortFrom(a, port))
+				}
+			}
+		}
+		for _, a := range found[name] {
+			all = append(all, address{name, a})
+		}
+	}
+	return all
+}
+
+// names returns the peers, with those of files. A file that cannot be read leaves what it had.
+func (p *Prober) names(found map[string][]netip.AddrPort) (all []string) {
+	for _, peer := range p.o.Peers {
+		name, ok := strings.CutPrefix(peer, "@")
+		if !ok {
+			all = append(all, peer)
+			continue
+		}
+		peers, err := readPeers(name)
+		if err != nil {
+			p.warn(err)
+			return slices.Collect(maps.Keys(found))
+		}
+		all = append(all, peers...)
+	}
+	for name := range found {
+		if !slices.Contains(all, name) {
+			delete(found, name)
+		}
+	}
+	return all
+}
+
+// follow begins to probe addresses that are new, and ends those that are gone.
+func (p *Prober) follow(ctx context.Context, all []address) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	want := map[netip.AddrPort]string{}
+	for _, a := range all {
+		if _, ok := want[a.AddrPort]; ok {
+			continue
+		}
+		if len(want) == mostPeers {
+			go p.warn(fmt.Errorf("probe: the peers have %d addresses, and %d are probed", len(all), mostPeers))
+			break
+		}
+		want[a.AddrPort] = a.name
+	}
+	var gone []*peer
+	for a, t := range p.targets {
+		if want[a] != t.name {
+			t.stop()
+			gone = append(gone, t)
+			delete(p.targets, a)
+		}
+	}
+	for a, name := range want {
+		if p.targets[a] != nil {
+			continue
+		}
+		t := &peer{name: name}
+		ctx, cancel := context.WithCancel(ctx)
+		t.stop = cancel
+		for i := range p.o.Paths {
+			path := &path{p: p, addr: a, number: i, counters: newCounters()}
+			t.paths = append(t.paths, path)
+			t.done.Go(func() { path.run(ctx) })
+		}
+		p.targets[a] = t
+	}
+	p.mu.Unlock()
+	for _, t := range gone {
+		t.done.Wait()
+	}
+	p.mu.Lock()
+}
+
+// Results returns what was seen, ordered by address, path and transport. The counters of a peer begin anew when it
+// was gone from Peers.
+func (p *Prober) Results() (all []Result) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range slices.SortedFunc(maps.Keys(p.targets), netip.AddrPort.Compare) {
+		t := p.targets[a]
+		for _, path := range t.paths {
+			all = append(all, path.results(Result{Peer: t.name, Addr: a.Addr(), Path: path.number})...)
+		}
+	}
+	return all
+}
+
+// channel returns the channel for a peer.
+func (p *Prober) channel(remote netip.Addr) (*rdmacm.Channel, error) {
+	ch, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: p.o.Source, Remote: remote})
+	if err != nil {
+		return nil, err
+	}
+	i := 0
+	if ch.InProcess() {
+		i = 1
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.channels[i] != nil {
+		return p.channels[i], ch.Close()
+	}
+	p.channels[i] = ch
+	return ch, nil
+}
+
+// warn tells of an error, and of the same one once in a minute.
+func (p *Prober) warn(err error) {
+	const most = 256
+	if p.o.Warn == nil {
+		return
+	}
+	p.mu.Lock()
+	text, now := err.Error(), time.Now()
+	maps.DeleteFunc(p.warned, func(_ string, at time.Time) bool { return now.Sub(at) > time.Minute })
+	_, known := p.warned[text]
+	if known = known || len(p.warned) >= most; !known {
+		p.warned[text] = now
+	}
+	p.mu.Unlock()
+	if !known {
+		p.o.Warn(err)
+	}
+}
