@@ -190,6 +190,13 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
+			name: "probes", doc: "verbs exporter --probe on four hosts, with Prometheus: its alerts name the link that loses 0.1 % or takes 2 ms more, within two minutes",
+			steps: []step{{
+				flags: []string{"-hosts", "4", "-cpus", "1", "-mem", "1G", "-timeout", "30m", "-file", "../../tools/metrics/rules.yml:rules.yml"}, with: []string{"prometheus"}, bin: []string{"verbs"},
+				env: c.guestEnv("VERBS=/bin/verbs", "GOVERBS_PROBES=1"), programs: []program{only("exporter", "TestProbes")},
+			}},
+		},
+		{
 			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, also of its newest version, and with curl, redis-cli, iperf3 and civetweb by librspreload.so; its speed",
 			steps: c.rsocketSteps(),
 		},

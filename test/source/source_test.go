@@ -149,8 +149,9 @@ var mayImport = []struct {
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "cm", "cm/rdmacm", "tools/internal"}},
 	{"tools/internal/objects", []string{"uverbs"}},
 	{"tools/internal", nil},
-	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "tools/health", "tools/internal"}},
-	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/mlx5", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
+	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "tools/health", "tools/internal", "tools/probe"}},
+	{"tools/probe", []string{"uverbs", "uverbs/ib", "uverbs/soft", "cm/rdmacm"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/mlx5", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/probe", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.

@@ -16,6 +16,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/internal/proc"
+	"github.com/goverbs/goverbs/tools/probe"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -26,6 +27,7 @@ type Options struct {
 	NoProcesses    bool          // NoProcesses leaves out what is counted for each process.
 	Version        string        // Version is the version of the program.
 	Watch          *health.Watch // Watch has findings about what changes; the program has it look. It may be nil.
+	Probe          *probe.Prober // Probe probes other hosts; the program runs it. It may be nil.
 
 	// Events is set by a program that calls CountEvent. Counters of important events are there from the start then.
 	// It returns nil, or why the events of a device are missing; or, if device is empty, events in general.
@@ -334,6 +336,9 @@ func (c *Collector) own(s *samples, begun time.Time) {
 	if c.options.Watch != nil {
 		addFindings(s, watchLevel, c.options.Watch.Findings())
 	}
+	if c.options.Probe != nil {
+		addProbes(s, c.options.Probe)
+	}
 	s.add(buildInfo, "1", c.options.Version, runtime.Version())
 	s.add(scrapeDuration, number(time.Since(begun).Seconds()))
 }
@@ -352,4 +357,22 @@ func addFindings(s *samples, family int, findings []health.Finding) {
 	for key, level := range worst {
 		s.add(family, integer(uint64(level)), key[0], key[1], key[2])
 	}
+}
+
+// addProbes adds what probes of other hosts have shown.
+func addProbes(s *samples, p *probe.Prober) {
+	for _, r := range p.Results() {
+		labels := []string{r.Device, r.Peer, r.Addr.String(), fmt.Sprint(r.Path), string(r.Transport)}
+		s.add(probeUp, truth(r.Up), labels...)
+		s.add(probeSent, integer(r.Sent), labels...)
+		for _, l := range r.Lost {
+			s.add(probeLost, integer(l.Count), append(labels[:len(labels):len(labels)], string(l.Cause))...)
+		}
+		s.addHistogram(probeLatency, &r.Latency, labels...)
+	}
+	a := p.Answers()
+	s.add(probeSessions, integer(uint64(a.Sessions)))
+	s.add(probeAnswers, integer(a.Echoes), "echoed")
+	s.add(probeAnswers, integer(a.Dropped), "dropped")
+	s.add(probeAnswers, integer(a.Refused), "refused")
 }

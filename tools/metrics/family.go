@@ -12,12 +12,15 @@ type Type string
 const (
 	Counter Type = "counter" // it grows until the device or the exporter ends
 	Gauge   Type = "gauge"
+
+	// A Histogram is written as series whose names have the endings _bucket, with the label le, _sum and _count.
+	Histogram Type = "histogram"
 )
 
 // Family is a metric: all time series with its name. It is a plain value.
 type Family struct {
 	Name   string   // Name is the metric's name.
-	Type   Type     // Type is counter or gauge.
+	Type   Type     // Type is counter, gauge or histogram.
 	Help   string   // Help says in a line what the value is.
 	Labels []string // Labels are the names of the labels, which every series has.
 }
@@ -57,12 +60,19 @@ const (
 	doctorDuration
 	doctorLast
 	watchLevel
+	probeUp
+	probeSent
+	probeLost
+	probeLatency
+	probeSessions
+	probeAnswers
 	familyCount
 )
 
 var (
 	ofPort    = []string{"device", "port"}
 	ofProcess = []string{"device", "process", "pid", "container", "netns"}
+	ofProbe   = []string{"device", "peer", "address", "path", "transport"}
 )
 
 var families = [familyCount]Family{
@@ -89,5 +99,11 @@ var families = [familyCount]Family{
 	doctorLevel:       {"rdma_doctor_finding_level", Gauge, "Finding of the doctor: 0 ok, 1 info, 2 warning, 3 error.", []string{"code", "device", "port"}},
 	doctorDuration:    {"rdma_doctor_duration_seconds", Gauge, "Time that the doctor's last examination took.", nil},
 	watchLevel:        {"rdma_watch_finding_level", Gauge, "Finding about what has changed: 1 info, 2 warning, 3 error. It is there while it holds.", []string{"code", "device", "port"}},
+	probeUp:           {"rdma_probe_up", Gauge, "Whether a peer has answered a probe within the last 5 s.", ofProbe},
+	probeSent:         {"rdma_probe_sent_total", Counter, "Probes of a peer that were due, with those that were lost.", ofProbe},
+	probeLost:         {"rdma_probe_lost_total", Counter, "Probes that were not answered, by cause.", append(ofProbe[:len(ofProbe):len(ofProbe)], "cause")},
+	probeLatency:      {"rdma_probe_latency_seconds", Histogram, "Round trips of probes.", ofProbe},
+	probeSessions:     {"rdma_probe_sessions", Gauge, "Paths of other hosts whose probes are answered.", nil},
+	probeAnswers:      {"rdma_probe_answers_total", Counter, "Probes of other hosts by what became of them here.", []string{"result"}},
 	doctorLast:        {"rdma_doctor_last_run_timestamp_seconds", Gauge, "When the doctor's last examination ended.", nil},
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/goverbs/goverbs/tools/probe"
 )
 
 // samples has the lines of each family, without its name: {LABELS} VALUE.
@@ -11,11 +13,33 @@ type samples [familyCount][]string
 
 // add adds a value. The labels have the order of the family.
 func (s *samples) add(family int, value string, labels ...string) {
+	s[family] = append(s[family], series(family, "", value, labels...))
+}
+
+// addHistogram adds a histogram.
+func (s *samples) addHistogram(family int, h *probe.Histogram, labels ...string) {
+	sum := uint64(0)
+	for i, n := range h.Counts {
+		sum += n
+		bound := "+Inf"
+		if i < len(probe.Bounds) {
+			bound = number(probe.Bounds[i].Seconds())
+		}
+		s[family] = append(s[family], series(family, "_bucket", integer(sum), append(labels[:len(labels):len(labels)], bound)...))
+	}
+	s[family] = append(s[family], series(family, "_sum", number(h.Sum.Seconds()), labels...), series(family, "_count", integer(sum), labels...))
+}
+
+// series returns the line of a series, without the name of its family. One label more than the family has is le.
+func series(family int, ending, value string, labels ...string) string {
 	names := families[family].Labels
+	if ending == "_bucket" {
+		names = append(names[:len(names):len(names)], "le")
+	}
 	if len(labels) != len(names) {
 		panic("metrics: " + families[family].Name + " has other labels")
 	}
-	var b []byte
+	b := []byte(ending)
 	for i, name := range names {
 		b = append(b, "{,"[min(i, 1)])
 		b = append(b, name...)
@@ -26,8 +50,7 @@ func (s *samples) add(family int, value string, labels ...string) {
 	if len(names) > 0 {
 		b = append(b, '}')
 	}
-	b = append(b, ' ')
-	s[family] = append(s[family], string(append(b, value...)))
+	return string(append(append(b, ' '), value...))
 }
 
 // join adds what others have.
@@ -71,7 +94,9 @@ func (s *samples) render() []byte {
 		}
 		f := &families[i]
 		b = append(b, "# HELP "+f.Name+" "+f.Help+"\n# TYPE "+f.Name+" "+string(f.Type)+"\n"...)
-		slices.Sort(lines)
+		if f.Type != Histogram { // which are in order, as their buckets have to be
+			slices.Sort(lines)
+		}
 		last := ""
 		for _, line := range lines {
 			labels := line[:strings.LastIndexByte(line, ' ')+1]

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/metrics"
+	"github.com/goverbs/goverbs/tools/probe"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/web"
 	"github.com/goverbs/goverbs/uverbs"
@@ -29,6 +31,8 @@ type exporterOptions struct {
 	hosts             []string
 	events, processes bool
 	watch             health.WatchOptions
+	probe             probe.Options
+	allow             []string
 }
 
 // exporterAddress is where "verbs exporter" listens.
@@ -59,7 +63,8 @@ one of --allow-host, so that no web page can read the metrics by a name of its o
   verbs exporter --once | promtool check metrics`,
 		Exit: "  0  interrupted, or with --once success\n  1  failure; standard error has the reason",
 		Run: func(cmd *command.Command, names []string) error {
-			if err := o.check(cmd, names); err != nil {
+			err := o.check(cmd, names)
+			if err != nil {
 				return err
 			}
 			options := metrics.Options{Devices: names, NoProcesses: !o.processes, Version: version}
@@ -85,12 +90,15 @@ one of --allow-host, so that no web page can read the metrics by a name of its o
 				_, err := c.WriteTo(cmd.Out())
 				return err
 			}
+			if options.Probe, err = o.prober(cmd); err != nil {
+				return err
+			}
 			events := &eventCounter{names: names, warn: cmd.Err()}
 			options.DoctorInterval = o.doctor
 			if o.events {
 				options.Events = events.missing
 			}
-			return o.serve(cmd.Context(), metrics.New(options), options.Watch, events, cmd.Out())
+			return o.serve(cmd.Context(), metrics.New(options), options, events, cmd.Out())
 		},
 	}
 	f := cmd.Flags()
@@ -100,6 +108,11 @@ one of --allow-host, so that no web page can read the metrics by a name of its o
 	f.DurationVar(&o.doctor, "doctor-interval", time.Minute, "make the checks of verbs doctor each `TIME` at most; 0 for none")
 	f.DurationVar(&o.watch.Interval, "watch-interval", 30*time.Second, "look for changes, as verbs doctor --watch does, each `TIME`; 0 for none")
 	f.StringVar(&o.watch.State, "watch-state", "", "keep what the watch has seen in this `FILE`, over restarts")
+	f.StringSliceVar(&o.probe.Peers, "probe", nil, "probe these `HOSTS` all the time, separated by commas: names, addresses, or @FILE for the lines of a file")
+	f.StringVar(&o.probe.Listen, "probe-listen", "", "answer the probes of other hosts on this `ADDRESS`, IP:PORT or :PORT; by default :9879 with --probe; none for no answers")
+	f.IntVar(&o.probe.Rate, "probe-rate", 50, "probe each host with this `NUMBER` of datagrams per second on each path: 1 to 1000")
+	f.IntVar(&o.probe.Paths, "probe-paths", 4, "probe each host on this `NUMBER` of paths, by flow label: 1 to 16")
+	f.StringSliceVar(&o.allow, "probe-allow", nil, "answer only probes from these `NETWORKS`, such as 10.0.0.0/8, separated by commas")
 	f.BoolVar(&o.events, "events", true, "count events, for which the devices are held open")
 	f.BoolVar(&o.processes, "processes", true, "count the objects of each process, and the QPs by state")
 	return cmd
@@ -116,6 +129,11 @@ func (o *exporterOptions) check(cmd *command.Command, names []string) error {
 	if o.watch.Interval != 0 {
 		if err := checkTime(cmd, "watch-interval", time.Second); err != nil {
 			return err
+		}
+	}
+	for _, name := range []string{"probe", "probe-listen"} {
+		if o.once && cmd.Flag(name).Changed {
+			return command.Usagef("--%s is %s, allowed: only without --once", name, cmd.Flag(name).Value)
 		}
 	}
 	switch {
@@ -146,6 +164,42 @@ func (o *exporterOptions) check(cmd *command.Command, names []string) error {
 	return nil
 }
 
+// prober returns what probes other hosts and answers their probes, or nil.
+func (o *exporterOptions) prober(cmd *command.Command) (*probe.Prober, error) {
+	p := &o.probe
+	switch {
+	case p.Listen == "" && len(p.Peers) > 0:
+		p.Listen = fmt.Sprintf(":%d", probe.Port)
+	case p.Listen == "none":
+		p.Listen = ""
+	}
+	for _, name := range []string{"probe-rate", "probe-paths", "probe-allow"} {
+		peers := name != "probe-allow"
+		if cmd.Flag(name).Changed && (peers && len(p.Peers) == 0 || !peers && p.Listen == "") {
+			return nil, command.Usagef("--%s is %s, allowed: only with --%s", name, cmd.Flag(name).Value, map[bool]string{true: "probe", false: "probe or --probe-listen"}[peers])
+		}
+	}
+	if p.Rate == 0 || p.Paths == 0 { // which would be the defaults
+		return nil, command.Usagef("--probe-rate is %d and --probe-paths %d, allowed: 1 to 1000 and 1 to 16", p.Rate, p.Paths)
+	}
+	for _, text := range o.allow {
+		n, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, command.Usagef("--probe-allow is %q, allowed: networks such as 10.0.0.0/8", text)
+		}
+		p.Allow = append(p.Allow, n.Masked())
+	}
+	if len(p.Peers) == 0 && p.Listen == "" {
+		return nil, nil
+	}
+	p.Warn = func(err error) { fmt.Fprintf(cmd.Err(), "verbs: %v\n", err) }
+	prober, err := probe.New(*p)
+	if err != nil {
+		return nil, command.Usagef("%w", err)
+	}
+	return prober, nil
+}
+
 // exporterIndex is the page that leads to the metrics.
 const exporterIndex = `<!DOCTYPE html>
 <html lang="en"><head><title>verbs exporter</title></head>
@@ -153,7 +207,7 @@ const exporterIndex = `<!DOCTYPE html>
 `
 
 // serve serves the metrics until the context ends, which is no error.
-func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, watch *health.Watch, counter *eventCounter, out io.Writer) error {
+func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, options metrics.Options, counter *eventCounter, out io.Writer) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -164,16 +218,23 @@ func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, watch
 	if _, err := fmt.Fprintf(out, "metrics are at http://%s/metrics\n", l.Addr()); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, fail := context.WithCancelCause(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
-	defer cancel()
+	defer fail(nil)
 	if o.events {
 		all.Go(func() { counter.run(ctx, c) })
 	}
-	if watch != nil {
+	if options.Probe != nil {
 		all.Go(func() {
-			if err := watch.Run(ctx, func(health.Change) {}); err != nil {
+			if err := options.Probe.Run(ctx); err != nil {
+				fail(err)
+			}
+		})
+	}
+	if options.Watch != nil {
+		all.Go(func() {
+			if err := options.Watch.Run(ctx, func(health.Change) {}); err != nil {
 				fmt.Fprintf(counter.warn, "verbs: %v\n", err)
 			}
 		})
@@ -188,7 +249,11 @@ func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, watch
 		"/":        {Type: "text/html; charset=utf-8", Body: func() []byte { return []byte(exporterIndex) }},
 		"/metrics": {Type: metrics.ContentType, Body: c.Collect},
 	}}
-	return s.Serve(ctx, l)
+	err = s.Serve(ctx, l)
+	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		return fmt.Errorf("exporter: %w", cause)
+	}
+	return err
 }
 
 // eventCounter counts events.

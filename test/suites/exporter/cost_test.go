@@ -18,7 +18,7 @@ import (
 const interval = 5 * time.Second
 
 // cpu returns the time for which the threads of a process have run.
-func cpu(b *testing.B, pid int) time.Duration {
+func cpu(b testing.TB, pid int) time.Duration {
 	b.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(files) == 0 {

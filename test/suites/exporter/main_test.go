@@ -122,7 +122,13 @@ func verbsJSON(t *testing.T, v any, args ...string) {
 // serve starts the exporter and returns it, with its address.
 func serve(tb testing.TB, args ...string) (cmd *exec.Cmd, address string) {
 	tb.Helper()
-	cmd = exec.Command(os.Getenv("VERBS"), append([]string{"exporter", "--listen", "127.0.0.1:0"}, args...)...)
+	return serveOn(tb, "127.0.0.1:0", args...)
+}
+
+// serveOn starts the exporter on an address.
+func serveOn(tb testing.TB, listen string, args ...string) (cmd *exec.Cmd, address string) {
+	tb.Helper()
+	cmd = exec.Command(os.Getenv("VERBS"), append([]string{"exporter", "--listen", listen}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -156,18 +162,18 @@ func scrape(tb testing.TB, address string) string {
 	return string(text)
 }
 
-// prometheus is a server that scrapes the exporter each second.
+// prometheus is a server that scrapes exporters, each second if there is one.
 type prometheus struct{ url string }
 
 // launch starts it.
-func launch(t *testing.T, exporter string) prometheus {
+func launch(t *testing.T, exporters ...string) prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
 	rules, err := filepath.Abs("rules.yml")
 	must(t, err)
-	text := fmt.Sprintf("global: {evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n  - job_name: rdma\n    scrape_interval: 1s\n    scrape_timeout: 1s\n    static_configs:\n      - targets: [%q]\n", rules, exporter)
-	if testenv.Slow() {
+	text := fmt.Sprintf("global: {evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n  - job_name: rdma\n    scrape_interval: 1s\n    scrape_timeout: 1s\n    static_configs:\n      - targets: [%s]\n", rules, strings.Join(exporters, ", "))
+	if testenv.Slow() || len(exporters) > 1 {
 		text = strings.ReplaceAll(text, ": 1s", ": 4s")
 	}
 	must(t, os.WriteFile(config, []byte(text), 0o644))
@@ -234,12 +240,18 @@ func (p prometheus) one(t *testing.T, expr string) (v float64, ok bool) {
 // becomes waits until an expression has one series with a value that is right.
 func (p prometheus) becomes(t *testing.T, expr string, right func(float64) bool) {
 	t.Helper()
+	p.patiently(t, expr, right, program.Patience)
+}
+
+// patiently is becomes with another patience.
+func (p prometheus) patiently(t *testing.T, expr string, right func(float64) bool, patience time.Duration) {
+	t.Helper()
 	for begun := time.Now(); ; time.Sleep(300 * time.Millisecond) {
 		v, ok := p.one(t, expr)
 		if ok && right(v) {
 			return
 		}
-		if time.Since(begun) > program.Patience {
+		if time.Since(begun) > patience {
 			t.Errorf("%s is %v (%v): %+v", expr, v, ok, p.query(t, expr))
 			return
 		}
