@@ -61,12 +61,14 @@ func TestDashboard(t *testing.T) {
 	for _, expr := range all {
 		var labels []string
 		for _, n := range name.FindAllString(expr, -1) {
-			i := slices.IndexFunc(families[:], func(f Family) bool { return f.Name == n })
+			i := slices.IndexFunc(families[:], func(f Family) bool {
+				return f.Name == n || f.Type == Histogram && f.Name+"_bucket" == n
+			})
 			if i < 0 {
 				t.Errorf("there is no metric %s: %s", n, expr)
 				continue
 			}
-			shown[n] = true
+			shown[families[i].Name] = true
 			labels = append(labels, families[i].Labels...)
 		}
 		for _, m := range label.FindAllStringSubmatch(expr, -1) {
@@ -80,7 +82,7 @@ func TestDashboard(t *testing.T) {
 			}
 		}
 	}
-	hidden := []string{"rdma_port_physical_state", "rdma_port_lanes", "rdma_port_mtu_bytes", "rdma_doctor_works", "rdma_doctor_duration_seconds", "rdma_doctor_last_run_timestamp_seconds"}
+	hidden := []string{"rdma_probe_sessions", "rdma_port_physical_state", "rdma_port_lanes", "rdma_port_mtu_bytes", "rdma_doctor_works", "rdma_doctor_duration_seconds", "rdma_doctor_last_run_timestamp_seconds"}
 	for _, f := range families {
 		if shown[f.Name] == slices.Contains(hidden, f.Name) {
 			t.Errorf("%s: shown %v", f.Name, shown[f.Name])
