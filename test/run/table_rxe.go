@@ -192,7 +192,7 @@ func (c *config) rxeSuites() []suite {
 		{
 			name: "probes", doc: "verbs exporter --probe on four hosts, with Prometheus: its alerts name the link that loses 0.1 % or takes 2 ms more, within two minutes",
 			steps: []step{{
-				flags: []string{"-hosts", "4", "-cpus", "1", "-mem", "1G", "-timeout", "30m", "-file", "../../tools/metrics/rules.yml:rules.yml"}, with: []string{"prometheus"}, bin: []string{"verbs"},
+				flags: []string{"-hosts", "4", "-cpus", "1", "-mem", "2G", "-timeout", "30m", "-file", "../../tools/metrics/rules.yml:rules.yml"}, with: []string{"prometheus"}, bin: []string{"verbs"},
 				env: c.guestEnv("VERBS=/bin/verbs", "GOVERBS_PROBES=1"), programs: []program{only("exporter", "TestProbes")},
 			}},
 		},

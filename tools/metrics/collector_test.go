@@ -19,6 +19,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/internal/proc"
+	"github.com/goverbs/goverbs/tools/probe"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -432,7 +433,7 @@ func TestOwners(t *testing.T) {
 func TestFamilies(t *testing.T) {
 	name := regexp.MustCompile(`^rdma(_[a-z]+)+$`)
 	for i, f := range Families() {
-		if !name.MatchString(f.Name) || f.Help == "" || strings.HasSuffix(f.Name, "_total") != (f.Type == Counter) || f.Type != Counter && f.Type != Gauge {
+		if !name.MatchString(f.Name) || f.Help == "" || strings.HasSuffix(f.Name, "_total") != (f.Type == Counter) || f.Type != Counter && f.Type != Gauge && f.Type != Histogram {
 			t.Errorf("%+v", f)
 		}
 		if len(f.Labels) > 0 {
@@ -441,6 +442,30 @@ func TestFamilies(t *testing.T) {
 				t.Errorf("%s shares its labels", f.Name)
 			}
 		}
+	}
+}
+
+// TestHistogram: buckets are cumulative and in order, and the last one is the count.
+func TestHistogram(t *testing.T) {
+	h := probe.Histogram{Sum: 3 * time.Second}
+	h.Counts[0], h.Counts[10], h.Counts[len(h.Counts)-1] = 2, 3, 1
+	s := new(samples)
+	s.addHistogram(probeLatency, &h, "a0", `the "peer"`, "10.0.0.2", "0", "RC")
+	text := string(s.render())
+	const labels = `{device="a0",peer="the \"peer\"",address="10.0.0.2",path="0",transport="RC"`
+	last := -1
+	for _, want := range []string{
+		"# TYPE rdma_probe_latency_seconds histogram\n",
+		"rdma_probe_latency_seconds_bucket" + labels + `,le="1e-06"} 2` + "\n",
+		"_bucket" + labels + `,le="0.000512"} 2` + "\n", "_bucket" + labels + `,le="0.001024"} 5` + "\n",
+		"_bucket" + labels + `,le="0.131072"} 5` + "\n", "_bucket" + labels + `,le="+Inf"} 6` + "\n",
+		"_sum" + labels + "} 3\n", "_count" + labels + "} 6\n",
+	} {
+		i := strings.Index(text, want)
+		if i <= last {
+			t.Errorf("%q is at %d, behind %d:\n%s", want, i, last, text)
+		}
+		last = i
 	}
 }
 

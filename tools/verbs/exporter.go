@@ -50,15 +50,25 @@ The checks of "verbs doctor", with their ping-pong but without connections, are 
 background when a scrape comes and the last ones are old enough. For events it holds the devices
 open; a device of rxe or siw that is deleted meanwhile is gone up to a second later.
 
+With --probe it probes other hosts all the time, over several paths, and answers their probes: the
+exporters find each other by the connection manager, at port 9879 of RDMA. Names are looked up again
+each 10 s, and files are read again; a name may have many addresses, and those of this host are left
+out. "verbs help metrics" says which rate shows which loss.
+
 Security:
 There is no authentication and no encryption. Anyone who can reach the port sees the names of
 processes and the IDs of containers, so it listens on this host only unless --listen says otherwise.
 A client that sends or reads slowly is cut after 10 s, and there are at most 64 connections, half of
 them from one address. A request must name this host by an IP address, localhost, the host's name or
-one of --allow-host, so that no web page can read the metrics by a name of its own.`,
+one of --allow-host, so that no web page can read the metrics by a name of its own.
+Probes need no HTTP. Any host that reaches the port of RDMA is answered, or those of --probe-allow,
+on up to 1024 paths, 64 of an address. It may read 8 bytes, which are zero.`,
 		Example: `  verbs exporter
   verbs exporter --listen :9879 --doctor-interval 10m
   verbs exporter mlx5_0 mlx5_1 --processes=false
+  verbs exporter --listen :9879 --probe node1,node2,node3
+  verbs exporter --listen :9879 --probe @/etc/verbs/peers --probe-rate 250 --probe-paths 2
+  verbs exporter --probe-listen 10.1.0.1:9879 --probe-allow 10.1.0.0/16
   verbs exporter --once >rdma.prom.new && mv rdma.prom.new rdma.prom
   verbs exporter --once | promtool check metrics`,
 		Exit: "  0  interrupted, or with --once success\n  1  failure; standard error has the reason",
