@@ -70,6 +70,8 @@ func (s *answers) start() error {
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.sessions, s.rcs, s.on = map[uint64]*grant{}, map[*rdmacm.ID]*grant{}, map[answererKey]*answerer{}
 	local := listen.Addr()
 	if local.IsUnspecified() {
@@ -132,11 +134,11 @@ func (s *answers) event(ctx context.Context, e *rdmacm.Event) {
 			return
 		}
 		s.p.warn(fmt.Errorf("probe: a request is refused: %w", err))
-		e.ID.Reject(nil, rdmacm.ReasonConsumer)
-		e.ID.Close()
 		s.mu.Lock()
 		s.counts.Refused++
 		s.mu.Unlock()
+		e.ID.Reject(nil, rdmacm.ReasonConsumer)
+		e.ID.Close()
 	case rdmacm.EventDisconnected, rdmacm.EventDeviceRemoval, rdmacm.EventConnectError, rdmacm.EventUnreachable, rdmacm.EventRejected:
 		s.mu.Lock()
 		defer s.mu.Unlock()
