@@ -190,11 +190,8 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
-			name: "probes", doc: "verbs exporter --probe on four hosts, with Prometheus: its alerts name the link that loses 0.1 % or takes 2 ms more, within two minutes",
-			steps: []step{{
-				flags: []string{"-hosts", "4", "-cpus", "1", "-mem", "2G", "-timeout", "30m", "-file", "../../tools/metrics/rules.yml:rules.yml"}, with: []string{"prometheus"}, bin: []string{"verbs"},
-				env: c.guestEnv("VERBS=/bin/verbs", "GOVERBS_PROBES=1"), programs: []program{only("exporter", "TestProbes")},
-			}},
+			name: "probes", doc: "verbs exporter --probe on four hosts, and its package on software devices, with Prometheus: alerts name the link that loses 0.1 % or takes 2 ms more, within two minutes",
+			steps: []step{c.probes("hosts", "GOVERBS_PROBES=1", "TestProbes", "-hosts", "4", "-cpus", "1"), c.probes("soft", "GOVERBS_PROBES_SOFT=1", "TestProbesSoft")},
 		},
 		{
 			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, also of its newest version, and with curl, redis-cli, iperf3 and civetweb by librspreload.so; its speed",
@@ -284,6 +281,14 @@ func (c *config) exporter(name, kernel string) step {
 		s.device, s.env = "rxe+siw+mlx5", append(s.env, "GOVERBS_MIXED=1")
 	}
 	return s
+}
+
+// probes runs Prometheus with exporters that probe each other.
+func (c *config) probes(name, env, test string, flags ...string) step {
+	return step{
+		name: name, with: []string{"prometheus"}, bin: []string{"verbs"}, env: c.guestEnv(env),
+		flags: append(flags, "-mem", "2G", "-timeout", "30m", "-file", "../../tools/metrics/rules.yml:rules.yml"), programs: []program{only("exporter", test)},
+	}
 }
 
 // exporterCost measures by instructions. The limits are percent of a core for 1,000 QPs and a scrape each 5 s, or verbs

@@ -140,6 +140,7 @@ var mayImport = []struct {
 	{"test/hca/subnet", nil},
 	{"test/hca/vfiouser", nil},
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/subnet", "test/hca/vfiouser"}},
+	{"test/suites/exporter", []string{"uverbs", "uverbs/soft", "tools/metrics", "tools/probe", "test"}},
 	{"test/pairs", nil},
 	{"test/steps", nil},
 	{"test/testenv", nil},

@@ -18,7 +18,7 @@ import (
 
 // Times of a prober.
 const (
-	tick        = 100 * time.Millisecond // between bursts, if the rate allows it
+	tick        = 100 * time.Millisecond // between bursts, about
 	lostAfter   = time.Second            // after which a probe without an answer is lost
 	silence     = 5 * time.Second        // after which a peer without an answer is asked for its QP again
 	connectTime = 5 * time.Second        // for a step of asking a peer
@@ -54,9 +54,11 @@ func (p *path) label() uint32 {
 	return uint32(p.number) * 0x9e3b1 & maxLabel // far apart
 }
 
-// interval and burst divide the rate into bursts.
-func (p *path) interval() time.Duration { return max(tick, time.Second/time.Duration(p.p.o.Rate)) }
-func (p *path) burst() int              { return max(1, p.p.o.Rate/int(time.Second/tick)) }
+// burst and interval divide the rate into bursts of equal size, which cost fewer wake-ups than single pings.
+func (p *path) burst() int { return max(1, p.p.o.Rate/int(time.Second/tick)) }
+func (p *path) interval() time.Duration {
+	return time.Second * time.Duration(p.burst()) / time.Duration(p.p.o.Rate)
+}
 
 // run keeps probing. What is due while the peer cannot be reached is lost.
 func (p *path) run(ctx context.Context) {
