@@ -175,6 +175,9 @@ func TestImports(t *testing.T) {
 		if f.test() && slices.Contains([]string{"cm", "cm/rdmacm"}, f.pkg()) { // makes the software devices of the rig, and announces services
 			allowed = append(allowed, "uverbs/soft", "test/softrig", "uverbs/umad")
 		}
+		if f.test() && f.pkg() == "tools/probe" { // shows an agent with both
+			allowed = append(allowed, "tools/metrics")
+		}
 		if f.test() && f.pkg() == "cm/internal/protocol" { // makes the software devices of the rig
 			allowed = append(allowed, "uverbs/soft")
 		}

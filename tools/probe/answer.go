@@ -165,7 +165,7 @@ func (s *answers) request(ctx context.Context, e *rdmacm.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e.Listen == s.listens[1] {
-		return s.connect(e, r, from)
+		return s.connect(e, r, from, addrs.Device)
 	}
 	a, err := s.answerer(ctx, answererKey{addrs.Device, addrs.Port, addrs.PKey})
 	if err != nil {
@@ -226,9 +226,9 @@ func (s *answers) makeRoom(from netip.Addr, rate int) error {
 }
 
 // connect makes the RC QP of a session.
-func (s *answers) connect(e *rdmacm.Event, r request, from netip.Addr) (err error) {
+func (s *answers) connect(e *rdmacm.Event, r request, from netip.Addr, device string) (err error) {
 	g := s.sessions[r.token]
-	if g == nil || g.from != from || g.rcID != nil {
+	if g == nil || g.from != from || g.a.device != device || g.rcID != nil {
 		return errors.New("the request for a connection has no session, or not the first one of it")
 	}
 	g.rc, err = g.a.dev.pd.CreateQP(uverbs.QPOptions{Type: ib.RC, SendCQ: g.a.idle, RecvCQ: g.a.idle, MaxSendWR: 1, MaxRecvWR: 1})

@@ -25,37 +25,37 @@
 //
 //   - UD: [Options.Rate] datagrams per second, which the peer's program echoes. Nothing repeats them, so they show
 //     loss. An echo also says which of the 64 datagrams before it have arrived, so that loss on the way there
-//     ([Forward]) and on the way back ([Return]) are told apart. The latency is that of the first one of a burst.
+//     ([Forward]) and on the way back ([Return]) are told apart. The first datagram of a burst gives the latency.
 //   - RC: an RDMA READ of 8 bytes with each burst, which the peer's card answers without its processor. It shows the
 //     latency of the network and of the two cards. Lost packets are repeated.
 //
-// The latency is by the clock of the card, from [uverbs.Device.ReadClock] before the post to the time stamp of the
+// Latencies are by the clock of the card, from [uverbs.Device.ReadClock] before the post to the time stamp of the
 // completion, where CQs have time stamps ([uverbs.CQTimestamp]), and otherwise by the clock of the system. A card
 // that answers takes its own time out of the latency of a datagram, too.
 //
 // A path is a flow label. Cards choose the UDP source port by it, and so do software devices; switches choose one of
 // several equal routes by that port. Rxe chooses the port by the QP. Each path has QPs of its own, so that paths
-// differ there, too. The device is that of the route to the peer, or of [Options.Source].
+// differ there, too. The route to the peer chooses the device, or [Options.Source] does.
 //
 // # How a peer is found
 //
-// A prober asks the peer's connection manager (rdma_cm) for the QP that answers, with a datagram request (SIDR), and
-// connects the RC QP with it. Compared with a request over the exporter's HTTP port this needs no second way through
-// firewalls and no secret; the answer comes over the network that is probed; it has the GID, LID, P_Key and Q_Key for
-// both InfiniBand and RoCE; and the kernel tells at once when a process on the other side ends. iWARP has no
+// A prober sends a datagram request (SIDR) to the peer's connection manager (rdma_cm), which answers with the QP for
+// datagrams, and connects the RC QP with it. A request over the exporter's HTTP port would need a second way through
+// firewalls, and a secret. The connection manager uses the network that is probed, knows the GID, LID, P_Key and
+// Q_Key on InfiniBand and RoCE, and reports at once that a process on the other side has ended. iWARP has no
 // datagrams and is not supported.
 //
-// A peer that ends, or does not answer for 5 s, is asked again after 1 s, and later on after up to 15 s. All probes
-// that were due meanwhile count as lost, with the reason as their [Cause]. Names are looked up and files read each
-// 10 s. A file that is replaced should be renamed into place, since a part of it would be all of the peers.
+// If a peer ends, or does not answer for 5 s, the prober tries again after 1 s, and later on after up to 15 s. All
+// probes that were due meanwhile count as lost, with the reason as their [Cause]. Names are looked up and files read
+// each 10 s. Replace a file by renaming another one, so that no part of it is read.
 //
 // # Trust
 //
-// Peers are not authenticated. What they can hold and cause is bounded: [Options.Sessions] paths, 64 of one address,
-// which give way after 10 s without a ping; the rate that a path has announced, and 50,000 pings per second together;
-// one RC QP for each path, without any receive. Requests of hosts outside of [Options.Allow] are refused. A datagram
-// needs the random token that the connection manager has sent to the address of the request; others are dropped
-// before anything is looked up. An answer is as long as its ping. Peers may read 8 bytes, which are zero, and no
-// other memory. A port that answers takes 4 MiB, and a path that is probed 104 bytes for each ping of 2 s, and about
-// 80 KiB. What a peer says changes only the counters of its own path.
+// Peers are not authenticated, but limited: [Options.Sessions] paths, 64 of one address, which give way after 10 s
+// without a ping; the rate that a path has announced, and 50,000 pings per second together; one RC QP for each path,
+// without any receive. Requests of hosts outside of [Options.Allow] are refused. A datagram needs the random token
+// that the connection manager has sent to the address of the request; others are dropped before anything is looked
+// up. An answer is as long as its ping. Peers may read 8 bytes, which are zero, and no other memory. A port that
+// answers takes 4 MiB, and each path that is probed takes about 80 KiB, and 104 bytes for each ping of 2 s. The
+// statements of a peer change only the counters of its own path.
 package probe

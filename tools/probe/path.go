@@ -20,7 +20,7 @@ import (
 const (
 	tick        = 100 * time.Millisecond // between bursts, about
 	lostAfter   = time.Second            // after which a probe without an answer is lost
-	silence     = 5 * time.Second        // after which a peer without an answer is asked for its QP again
+	silence     = 5 * time.Second        // after which a session without an answer ends
 	connectTime = 5 * time.Second        // for a step of asking a peer
 	backoffMin  = time.Second            // between attempts to reach a peer
 	backoffMax  = 15 * time.Second
@@ -60,7 +60,7 @@ func (p *path) interval() time.Duration {
 	return time.Second * time.Duration(p.burst()) / time.Duration(p.p.o.Rate)
 }
 
-// run keeps probing. What is due while the peer cannot be reached is lost.
+// run keeps probing. Probes that are due while the peer cannot be reached count as lost.
 func (p *path) run(ctx context.Context) {
 	backoff := backoffMin
 	for ctx.Err() == nil {
@@ -76,9 +76,7 @@ func (p *path) run(ctx context.Context) {
 			return
 		}
 		p.p.warn(fmt.Errorf("probe: %s path %d: %w", p.addr, p.number, err))
-		select {
-		case <-time.After(backoff/2 + rand.N(backoff/2)):
-		case <-ctx.Done():
+		if pause(ctx, backoff/2+rand.N(backoff/2)); ctx.Err() != nil {
 			return
 		}
 		backoff = min(2*backoff, backoffMax)
@@ -441,7 +439,11 @@ func (s *session) expire(now time.Time) {
 
 // completed handles a completion.
 func (s *session) completed(wc *uverbs.WC) error {
-	if wc.Status != uverbs.WCSuccess {
+	switch {
+	case wc.Status == uverbs.WCSuccess:
+	case wc.ID < uint64(s.receives) && wc.Status != uverbs.WCWRFlushErr: // a stranger's datagram that is too long
+		return s.post(int(wc.ID))
+	default:
 		return s.cq.Err(wc)
 	}
 	switch wc.ID &^ 0xffffffff {
@@ -467,7 +469,7 @@ func (s *session) completed(wc *uverbs.WC) error {
 	return nil
 }
 
-// echo handles an echo. What it says of other pings is believed as far as the next echo does not know better.
+// echo handles an echo, which also reports other pings. A later echo may report that one has arrived after all.
 func (s *session) echo(d *datagram, wc *uverbs.WC) {
 	if d.seq < s.oldest || d.seq > s.seq {
 		return

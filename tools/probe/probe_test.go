@@ -225,11 +225,11 @@ func TestOptions(t *testing.T) {
 		{Options{Listen: "host:9879"}, `Listen is "host:9879", allowed: IP:PORT or :PORT`},
 		{Options{Listen: ":0"}, `Listen is ":0", allowed: IP:PORT or :PORT`},
 		{Options{Peers: one, Allow: make([]netip.Prefix, 1)}, "Allow is invalid Prefix, allowed: networks such as 10.0.0.0/8"},
-		{Options{Peers: []string{""}}, `a peer is "", allowed: HOST`},
-		{Options{Peers: []string{"a b"}}, `a peer is "a b", allowed: HOST`},
-		{Options{Peers: []string{"host:http"}}, `a peer is "host:http", allowed: HOST`},
-		{Options{Peers: []string{"host:0"}}, `a peer is "host:0", allowed: HOST`},
-		{Options{Peers: []string{"@" + file}}, `a peer is "@other", allowed: HOST`},
+		{Options{Peers: []string{""}}, `Peers is "", allowed: HOST`},
+		{Options{Peers: []string{"a b"}}, `Peers is "a b", allowed: HOST`},
+		{Options{Peers: []string{"host:http"}}, `Peers is "host:http", allowed: HOST`},
+		{Options{Peers: []string{"host:0"}}, `Peers is "host:0", allowed: HOST`},
+		{Options{Peers: []string{"@" + file}}, `Peers is "@other", allowed: HOST`},
 		{Options{Peers: []string{"@" + file + "0"}}, "peers: open " + file + "0: no such file"},
 	} {
 		if _, err := New(c.o); err == nil || !strings.Contains(err.Error(), c.want) {

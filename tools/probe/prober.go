@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
@@ -15,9 +16,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // Port is the port of the connection manager on which a peer answers, unless another one is given.
@@ -39,14 +42,14 @@ var resolveEach = 10 * time.Second
 // Options are the options of a [Prober].
 type Options struct {
 	// Peers are the peers to probe: names or addresses, each with :PORT or without. A name may have many
-	// addresses, such as that of a headless service of Kubernetes; all of them but those of this host are probed,
-	// and names are looked up again. An entry @FILE stands for the lines of a file, which is read again; there
+	// addresses, such as that of a headless service of Kubernetes; all of them are probed except the addresses of
+	// this host, and names are looked up again. An entry @FILE stands for the lines of a file, which is read again; there
 	// # begins a comment.
 	Peers []string
 
 	Rate   int        // Rate is the number of datagrams per second to each peer on each path, 1 to 1000; zero is 50.
 	Paths  int        // Paths is the number of paths to each peer, each with a flow label of its own, 1 to 16; zero is 4.
-	Source netip.Addr // Source is the local address of probes; the zero value is that of the route.
+	Source netip.Addr // Source is the local address of probes; by default the route chooses it.
 
 	// Listen is an address on which probes of other hosts are answered, such as :9879 for all addresses of this
 	// host; empty for none.
@@ -62,7 +65,7 @@ type Options struct {
 
 // argError is the error of an option.
 func argError(field string, value any, allowed string) error {
-	return fmt.Errorf("probe: %s is %v, allowed: %s", field, value, allowed)
+	return &uverbs.ArgError{Package: "probe", Op: "New", Field: field, Given: fmt.Sprint(value), Allowed: allowed}
 }
 
 // check checks the options and fills in their defaults.
@@ -129,7 +132,7 @@ func splitPeer(peer string) (host string, port uint16, err error) {
 		}
 	}
 	if err != nil || port == 0 || host == "" || len(host) > 253 || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '"' }) {
-		return "", 0, argError("a peer", strconv.Quote(peer), "HOST, HOST:PORT, [IPv6]:PORT or @FILE, with a port from 1 to 65535")
+		return "", 0, argError("Peers", strconv.Quote(peer), "HOST, HOST:PORT, [IPv6]:PORT or @FILE, with a port from 1 to 65535")
 	}
 	return host, port, nil
 }
@@ -164,7 +167,7 @@ func readPeers(name string) (peers []string, err error) {
 // cmpErr returns err, or that a file names another one.
 func cmpErr(err error, line string) error {
 	if err == nil {
-		err = argError("a peer", strconv.Quote(line), "HOST or HOST:PORT")
+		err = argError("Peers", strconv.Quote(line), "HOST or HOST:PORT")
 	}
 	return err
 }
@@ -200,23 +203,28 @@ func New(o Options) (*Prober, error) {
 	return p, nil
 }
 
-// Run probes the peers and answers until the context ends, which is no error. It fails if it cannot listen.
+// Run probes the peers and answers until the context ends, which is no error. It fails if it cannot listen, but waits
+// for RDMA where there is none yet.
 func (p *Prober) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
 	if p.o.Listen != "" {
-		if err := p.answers.start(); err != nil {
-			return err
-		}
-		all.Go(func() { cancel(p.answers.run(ctx)) })
+		all.Go(func() {
+			err := p.answers.start()
+			for ; noRDMA(err) && ctx.Err() == nil; err = p.answers.start() {
+				p.warn(err)
+				pause(ctx, resolveEach)
+			}
+			if err == nil {
+				err = p.answers.run(ctx)
+			}
+			cancel(err)
+		})
 	}
 	for found := map[string][]netip.AddrPort{}; ctx.Err() == nil; {
 		p.follow(ctx, p.resolve(ctx, found))
-		select {
-		case <-time.After(resolveEach):
-		case <-ctx.Done():
-		}
+		pause(ctx, resolveEach)
 	}
 	p.follow(ctx, nil)
 	all.Wait()
@@ -234,7 +242,20 @@ func (p *Prober) Run(ctx context.Context) error {
 	return nil
 }
 
-// target is an address of a peer.
+// noRDMA reports whether an error says that there is no RDMA yet.
+func noRDMA(err error) bool {
+	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.ENODEV) || errors.Is(err, fs.ErrNotExist)
+}
+
+// pause waits, unless the context ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// address is an address of a peer.
 type address struct {
 	name string
 	netip.AddrPort
@@ -250,22 +271,35 @@ func (p *Prober) resolve(ctx context.Context, found map[string][]netip.AddrPort)
 			own[n.Addr()] = true
 		}
 	}
-	for _, name := range p.names(found) {
-		host, port, err := splitPeer(name)
+	names := p.names(found)
+	looked := make([][]netip.Addr, len(names))
+	var lookups sync.WaitGroup
+	slots := make(chan struct{}, 16)
+	for i, name := range names {
+		host, _, err := splitPeer(name)
 		if err != nil {
 			continue // a file was checked when it was read
 		}
-		late, cancel := context.WithTimeout(ctx, connectTime)
-		addrs, err := net.DefaultResolver.LookupNetIP(late, "ip", host)
-		cancel()
-		if err != nil {
-			p.warn(fmt.Errorf("probe: %w", err))
-		} else {
+		slots <- struct{}{}
+		lookups.Go(func() {
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, connectTime)
+			defer cancel()
+			var err error
+			if looked[i], err = net.DefaultResolver.LookupNetIP(ctx, "ip", host); err != nil && !errors.Is(err, context.Canceled) {
+				p.warn(fmt.Errorf("probe: %w", err))
+			}
+		})
+	}
+	lookups.Wait()
+	for i, name := range names {
+		_, port, _ := splitPeer(name)
+		if looked[i] != nil {
 			found[name] = nil
-			for _, a := range addrs {
-				if a = a.Unmap(); !own[a] {
-					found[name] = append(found[name], netip.AddrPortFrom(a, port))
-				}
+		}
+		for _, a := range looked[i] {
+			if a = a.Unmap(); !own[a] {
+				found[name] = append(found[name], netip.AddrPortFrom(a, port))
 			}
 		}
 		for _, a := range found[name] {
@@ -375,7 +409,7 @@ func (p *Prober) channel(remote netip.Addr) (*rdmacm.Channel, error) {
 	return ch, nil
 }
 
-// warn tells of an error, and of the same one once in a minute.
+// warn reports an error, the same one once in a minute at most.
 func (p *Prober) warn(err error) {
 	const most = 256
 	if p.o.Warn == nil {

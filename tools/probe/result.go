@@ -60,8 +60,8 @@ func (h *Histogram) add(d time.Duration) {
 
 // Lost is how many probes were lost by a cause.
 type Lost struct {
-	Cause Cause
-	Count uint64
+	Cause Cause  // Cause is why they count as lost.
+	Count uint64 // Count is the number of probes since the path was first probed.
 }
 
 // Result is what was seen on a path to a peer since it was first probed. It is a plain value.

@@ -177,20 +177,25 @@ func (o *exporterOptions) check(cmd *command.Command, names []string) error {
 // prober returns what probes other hosts and answers their probes, or nil.
 func (o *exporterOptions) prober(cmd *command.Command) (*probe.Prober, error) {
 	p := &o.probe
-	switch {
-	case p.Listen == "" && len(p.Peers) > 0:
+	refuse := func(name, allowed string) (*probe.Prober, error) {
+		return nil, command.Usagef("--%s is %s, allowed: %s", name, cmd.Flag(name).Value, allowed)
+	}
+	switch changed := func(name string) bool { return cmd.Flag(name).Changed }; {
+	case len(p.Peers) == 0 && changed("probe-rate"):
+		return refuse("probe-rate", "only with --probe")
+	case len(p.Peers) == 0 && changed("probe-paths"):
+		return refuse("probe-paths", "only with --probe")
+	case p.Rate < 1 || p.Rate > 1000:
+		return refuse("probe-rate", "1 to 1000")
+	case p.Paths < 1 || p.Paths > 16:
+		return refuse("probe-paths", "1 to 16")
+	case len(p.Peers) > 0 && p.Listen == "":
 		p.Listen = fmt.Sprintf(":%d", probe.Port)
-	case p.Listen == "none":
+	case len(p.Peers) > 0 && p.Listen == "none":
 		p.Listen = ""
 	}
-	for _, name := range []string{"probe-rate", "probe-paths", "probe-allow"} {
-		peers := name != "probe-allow"
-		if cmd.Flag(name).Changed && (peers && len(p.Peers) == 0 || !peers && p.Listen == "") {
-			return nil, command.Usagef("--%s is %s, allowed: only with --%s", name, cmd.Flag(name).Value, map[bool]string{true: "probe", false: "probe or --probe-listen"}[peers])
-		}
-	}
-	if p.Rate == 0 || p.Paths == 0 { // which would be the defaults
-		return nil, command.Usagef("--probe-rate is %d and --probe-paths %d, allowed: 1 to 1000 and 1 to 16", p.Rate, p.Paths)
+	if p.Listen == "" && len(o.allow) > 0 {
+		return refuse("probe-allow", "only with --probe or --probe-listen, and not with none")
 	}
 	for _, text := range o.allow {
 		n, err := netip.ParsePrefix(text)
@@ -204,7 +209,10 @@ func (o *exporterOptions) prober(cmd *command.Command) (*probe.Prober, error) {
 	}
 	p.Warn = func(err error) { fmt.Fprintf(cmd.Err(), "verbs: %v\n", err) }
 	prober, err := probe.New(*p)
-	if err != nil {
+	if arg, ok := errors.AsType[*uverbs.ArgError](err); ok {
+		name := map[string]string{"Peers": "probe", "Listen": "probe-listen"}[arg.Field]
+		return nil, command.Usagef("--%s is %s, allowed: %s", name, arg.Given, arg.Allowed)
+	} else if err != nil {
 		return nil, command.Usagef("%w", err)
 	}
 	return prober, nil
