@@ -199,7 +199,7 @@ func TestPeers(t *testing.T) {
 			return slices.Equal(got, want)
 		}
 	}
-	until(t, "the peers of the file are probed", probed(h[1].addr, h[2].addr))
+	until(t, "the peers of the file are probed", probed(h[2].addr, h[1].addr))
 	write(h[3].addr.String())
 	until(t, "the file was read again", probed(h[2].addr, h[3].addr))
 	write("two words")

@@ -180,6 +180,7 @@ type Prober struct {
 
 	mu       sync.Mutex
 	targets  map[netip.AddrPort]*peer
+	order    []netip.AddrPort   // of the targets, as they were given
 	channels [2]*rdmacm.Channel // of the kernel's devices, and of those in software
 	warned   map[string]time.Time
 }
@@ -337,6 +338,7 @@ func (p *Prober) follow(ctx context.Context, all []address) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	want := map[netip.AddrPort]string{}
+	p.order = nil
 	for _, a := range all {
 		if _, ok := want[a.AddrPort]; ok {
 			continue
@@ -346,6 +348,7 @@ func (p *Prober) follow(ctx context.Context, all []address) {
 			break
 		}
 		want[a.AddrPort] = a.name
+		p.order = append(p.order, a.AddrPort)
 	}
 	var gone []*peer
 	for a, t := range p.targets {
@@ -376,12 +379,12 @@ func (p *Prober) follow(ctx context.Context, all []address) {
 	p.mu.Lock()
 }
 
-// Results returns what was seen, ordered by address, path and transport. The counters of a peer begin anew when it
+// Results returns what was seen of each path and transport, in the order of Peers. The counters of a peer begin anew when it
 // was gone from Peers.
 func (p *Prober) Results() (all []Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, a := range slices.SortedFunc(maps.Keys(p.targets), netip.AddrPort.Compare) {
+	for _, a := range p.order {
 		t := p.targets[a]
 		for _, path := range t.paths {
 			all = append(all, path.results(Result{Peer: t.name, Addr: a.Addr(), Path: path.number})...)
