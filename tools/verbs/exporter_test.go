@@ -72,6 +72,23 @@ func TestMetricsExamples(t *testing.T) {
 	}
 }
 
+// TestKubernetes: the manifest uses flags that there are.
+func TestKubernetes(t *testing.T) {
+	manifest, err := os.ReadFile("../metrics/kubernetes.yml")
+	testenv.Must(t, err)
+	help, err := run(t, "exporter", "--help")
+	testenv.Must(t, err)
+	flags := regexp.MustCompile(`--[a-z-]+[a-z]`).FindAllString(string(manifest), -1)
+	if len(flags) < 3 {
+		t.Errorf("the manifest has the flags %q", flags)
+	}
+	for _, f := range flags {
+		if !strings.Contains(help, f+" ") {
+			t.Errorf("there is no flag %s", f)
+		}
+	}
+}
+
 // TestExporterUsage: a wrong argument is named, with those that are right.
 func TestExporterUsage(t *testing.T) {
 	device := fmt.Sprintf("127.0.0.1:%d,name=left", freeUDP(t))
@@ -135,9 +152,10 @@ func TestExporterOnce(t *testing.T) {
 	}
 }
 
-// TestExporterServe: the exporter is scraped by an HTTP client, and ends when it is interrupted.
-func TestExporterServe(t *testing.T) {
-	cmd := softCommand(t, fmt.Sprintf("127.0.0.1:%d,name=left", freeUDP(t)), "exporter", "--listen", "127.0.0.1:0", "--doctor-interval", "1h")
+// startExporter starts the exporter, and returns it with the URL of its metrics.
+func startExporter(t *testing.T, device string, args ...string) (cmd *exec.Cmd, url string) {
+	t.Helper()
+	cmd = softCommand(t, device, append([]string{"exporter", "--listen", "127.0.0.1:0"}, args...)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -151,6 +169,54 @@ func TestExporterServe(t *testing.T) {
 	if !ok {
 		t.Fatalf("it prints %q, %v", first, err)
 	}
+	return cmd, url
+}
+
+// TestExporterProbe: an exporter probes another one, whose answers it times on each path, and both end when they are
+// interrupted.
+func TestExporterProbe(t *testing.T) {
+	port := freeUDP(t)
+	left, url := startExporter(t, fmt.Sprintf("127.0.0.1:%d,name=left", port), "--doctor-interval", "0", "--probe", "127.0.0.2,localhost", "--probe-rate", "20", "--probe-paths", "2", "--probe-listen", "none")
+	right, _ := startExporter(t, fmt.Sprintf("127.0.0.2:%d,name=right", port), "--doctor-interval", "0", "--probe-listen", "127.0.0.2:9879", "--probe-allow", "127.0.0.0/24")
+	var missing []string
+	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		r, err := http.Get(url)
+		testenv.Must(t, err)
+		text, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		testenv.Must(t, err)
+		missing = nil
+		for _, path := range []string{"0", "1"} {
+			for _, transport := range []string{"UD", "RC"} {
+				labels := fmt.Sprintf(`{device="left",peer="127.0.0.2",address="127.0.0.2",path=%q,transport=%q`, path, transport)
+				for _, want := range []string{`rdma_probe_up` + labels + `} 1`, `rdma_probe_latency_seconds_count` + labels + `} [1-9]`} {
+					if !regexp.MustCompile("(?m)^" + strings.ReplaceAll(want, "{", `\{`)).Match(text) {
+						missing = append(missing, want)
+					}
+				}
+			}
+		}
+		if strings.Contains(string(text), `peer="localhost"`) {
+			t.Fatal("it probes its own host")
+		}
+		if len(missing) == 0 {
+			break
+		}
+		if time.Since(begun) > time.Minute {
+			t.Fatalf("there is no %q:\n%s", missing, text)
+		}
+	}
+	for _, cmd := range []*exec.Cmd{left, right} {
+		cmd.Process.Signal(os.Interrupt)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("interrupted: %v", err)
+		}
+	}
+}
+
+// TestExporterServe: the exporter is scraped by an HTTP client, and ends when it is interrupted.
+func TestExporterServe(t *testing.T) {
+	cmd, url := startExporter(t, fmt.Sprintf("127.0.0.1:%d,name=left", freeUDP(t)), "--doctor-interval", "1h")
 	get := func(url string) (string, *http.Response) {
 		t.Helper()
 		r, err := http.Get(url)
