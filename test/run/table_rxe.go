@@ -190,7 +190,7 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
-			name: "probes", doc: "verbs exporter --probe on four hosts, and its package on software devices, with Prometheus: alerts name the link that loses 0.1 % or takes 2 ms more, within two minutes",
+			name: "probes", doc: "verbs exporter --probe on four hosts, and its package on software devices, with Prometheus: within two minutes alerts name the link that loses 1 %, or 0.1 % at a higher rate, or takes 2 ms more",
 			steps: []step{c.probes("hosts", "GOVERBS_PROBES=1", "TestProbes", "-hosts", "4", "-cpus", "1"), c.probes("soft", "GOVERBS_PROBES_SOFT=1", "TestProbesSoft")},
 		},
 		{

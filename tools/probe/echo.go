@@ -108,7 +108,7 @@ func (s *answers) serve(ctx context.Context, a *answerer) error {
 			wc := &wcs[i]
 			switch {
 			case wc.Status != uverbs.WCSuccess:
-				return a.cq.Err(wc)
+				return wc.Err()
 			case wc.ID == pingID: // echoes were sent
 				continue
 			case wc.ID >= answerReceives || wc.ByteLen > answerSlot:
