@@ -80,7 +80,8 @@ func (d *device) createCQ(size int) (*uverbs.CQ, error) {
 // epoch is what times of the system count from.
 var epoch = time.Now()
 
-// now returns the time of the device's clock in its cycles, or without one that of the system in nanoseconds.
+// now returns the time of the device's clock in its cycles, or without one that of the system in
+// nanoseconds.
 func (d *device) now() uint64 {
 	if d.khz != 0 {
 		if t, err := d.ReadClock(); err == nil {

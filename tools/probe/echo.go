@@ -31,8 +31,8 @@ type answerer struct {
 	posted uint // echoes
 }
 
-// Of the QP that answers. A receive takes the longest datagram that there is: on some devices a stranger's datagram
-// that is longer than its receive breaks the QP.
+// Of the QP that answers. A receive takes the longest datagram that there is: on some devices a
+// stranger's datagram that is longer than its receive breaks the QP.
 const (
 	answerSlot     = uverbs.GRHSize + 4096
 	answerReceives = 1024
@@ -152,6 +152,9 @@ func (s *answers) echo(a *answerer, wc *uverbs.WC, b []byte) bool {
 	if g == nil || g.a != a {
 		return false
 	}
+	if wc.SLID == 0 && sgid.Addr() != g.from { // on Ethernet the packet has the address that the request has claimed
+		return false
+	}
 	if g.ah == nil {
 		s.mu.Unlock()
 		ah, err := a.answerTo(wc, b, g.label)
@@ -186,7 +189,8 @@ func (s *answers) echo(a *answerer, wc *uverbs.WC, b []byte) bool {
 	return a.ud.PostSend(wr) == nil
 }
 
-// A prober may be a little faster than it has said, since clocks differ and its bursts are late at times.
+// A prober may be a little faster than it has said, since clocks differ and its bursts are late at
+// times.
 const (
 	rateMargin = 1.25
 	roomMargin = 100

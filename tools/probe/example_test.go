@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/goverbs/tools/probe"
 )
 
-// A node agent probes the other nodes, answers them, serves the metrics, and takes its node out of service when most
-// of the others do not answer over a device.
+// A node agent probes the other nodes, answers them, serves the metrics, and takes its node out of
+// service when most of the others do not answer over a device.
 func ExampleProber() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

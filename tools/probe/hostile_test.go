@@ -39,7 +39,8 @@ func TestTooFast(t *testing.T) {
 	}
 }
 
-// TestNoSession: datagrams without the token of a session, or with that of another sender, are dropped.
+// TestNoSession: datagrams without the token of a session, or with that of another sender, are
+// dropped.
 func TestNoSession(t *testing.T) {
 	h := hosts(t, 3)
 	peer, _ := answer(t, h[2], Options{})
@@ -60,8 +61,26 @@ func TestNoSession(t *testing.T) {
 	}
 }
 
-// TestRefused: a host that is not allowed, one session too many, and requests that are malformed or have no session
-// are refused, and take nothing.
+// TestClaimedAddress: a session is for datagrams from the address that the request has claimed.
+func TestClaimedAddress(t *testing.T) {
+	h := hosts(t, 2)
+	peer, _ := answer(t, h[1], Options{})
+	s, err := connected(t, h[0], h[1], 100)
+	must(t, err)
+	peer.answers.mu.Lock()
+	for _, g := range peer.answers.sessions {
+		g.from = netip.MustParseAddr("10.9.9.9")
+	}
+	peer.answers.mu.Unlock()
+	must(t, s.send(time.Now()))
+	until(t, "pings from another address are dropped", func() bool { return peer.Answers().Dropped == 10 })
+	if n := peer.Answers().Echoes; n != 0 {
+		t.Errorf("%d pings were answered", n)
+	}
+}
+
+// TestRefused: a host that is not allowed, one session too many, and requests that are malformed or
+// have no session are refused, and take nothing.
 func TestRefused(t *testing.T) {
 	h := hosts(t, 3)
 	peer, _ := answer(t, h[2], Options{Sessions: 1, Allow: []netip.Prefix{netip.PrefixFrom(h[0].addr, 32)}})
@@ -99,7 +118,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestMakeRoom: an address has a share, and idle sessions give way to new ones, the one that is idle longest first.
+// TestMakeRoom: an address has a share, and idle sessions give way to new ones, the one that is
+// idle longest first.
 func TestMakeRoom(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	s := &answers{p: &Prober{o: Options{Sessions: addressSessions + 1}}, sessions: map[uint64]*grant{}}

@@ -46,7 +46,8 @@ type path struct {
 	*counters
 }
 
-// label returns the flow label, which switches choose among equal routes by, and cards the UDP source port.
+// label returns the flow label, which switches choose among equal routes by, and cards the UDP
+// source port.
 func (p *path) label() uint32 {
 	if p.number == 0 {
 		return 1 // 0 would leave the choice to the driver
@@ -54,7 +55,8 @@ func (p *path) label() uint32 {
 	return uint32(p.number) * 0x9e3b1 & maxLabel // far apart
 }
 
-// burst and interval divide the rate into bursts of equal size, which cost fewer wake-ups than single pings.
+// burst and interval divide the rate into bursts of equal size, which cost fewer wake-ups than
+// single pings.
 func (p *path) burst() int { return max(1, p.p.o.Rate/int(time.Second/tick)) }
 func (p *path) interval() time.Duration {
 	return time.Second * time.Duration(p.burst()) / time.Duration(p.p.o.Rate)
@@ -127,7 +129,6 @@ type session struct {
 	pings    [pings]ping // by the low bits of the sequence number
 	seq      uint64      // of the last ping
 	oldest   uint64      // of those that may be outstanding
-	newest   uint64      // of those that were answered
 	unacked  int         // bursts whose last ping is in the send queue
 	read     uint64      // number of the READ that is outstanding, 0 if none is
 	reads    uint64
@@ -135,7 +136,8 @@ type session struct {
 	lastEcho time.Time
 }
 
-// pings is how many pings may be outstanding: a power of two, and more than are sent in lostAfter and a few bursts.
+// pings is how many pings may be outstanding: a power of two, and more than are sent in lostAfter
+// and a few bursts.
 const pings = 2048
 
 // ping is what is known of a ping.
@@ -380,8 +382,8 @@ func (s *session) lastWords(err error) error {
 	return err
 }
 
-// send posts a READ, unless one is outstanding, and a burst of pings. The latency of the first ping counts: the
-// others wait for those before them.
+// send posts a READ, unless one is outstanding, and a burst of pings. The latency of the first ping
+// counts: the others wait for those before them.
 func (s *session) send(now time.Time) error {
 	if s.read == 0 {
 		s.reads++
@@ -469,7 +471,8 @@ func (s *session) completed(wc *uverbs.WC) error {
 	return nil
 }
 
-// echo handles an echo, which also reports other pings. A later echo may report that one has arrived after all.
+// echo handles an echo, which also reports other pings. A later echo may report that one has
+// arrived after all.
 func (s *session) echo(d *datagram, wc *uverbs.WC) {
 	if d.seq < s.oldest || d.seq > s.seq {
 		return

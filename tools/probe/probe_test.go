@@ -128,7 +128,8 @@ func TestProbe(t *testing.T) {
 	t.Logf("%+v", peer.Answers())
 }
 
-// TestLoss: loss on the way to the peer and on the way back are told apart, and RC repeats what is lost.
+// TestLoss: loss on the way to the peer and on the way back are told apart, and RC repeats what is
+// lost.
 func TestLoss(t *testing.T) {
 	for _, c := range []struct {
 		faults string
@@ -157,7 +158,8 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestRestart: the probes of a peer that has ended count as lost, with their cause, and it is found again.
+// TestRestart: the probes of a peer that has ended count as lost, with their cause, and it is found
+// again.
 func TestRestart(t *testing.T) {
 	h := hosts(t, 2)
 	_, stop := answer(t, h[1], Options{})
@@ -175,7 +177,8 @@ func TestRestart(t *testing.T) {
 	until(t, "the peer answers again", up(true))
 }
 
-// TestPeers: a file is read again, a name or an address of this host is no peer, and an address counts once.
+// TestPeers: a file is read again, a name or an address of this host is no peer, and an address
+// counts once.
 func TestPeers(t *testing.T) {
 	resolveEach = 50 * time.Millisecond
 	defer func() { resolveEach = 10 * time.Second }()

@@ -172,7 +172,8 @@ func cmpErr(err error, line string) error {
 	return err
 }
 
-// Prober probes peers, and answers their probes. Its methods may be called concurrently, but Run once.
+// Prober probes peers, and answers their probes. Its methods may be called concurrently, but Run
+// once.
 type Prober struct {
 	o       Options
 	devices devices
@@ -204,8 +205,8 @@ func New(o Options) (*Prober, error) {
 	return p, nil
 }
 
-// Run probes the peers and answers until the context ends, which is no error. It fails if it cannot listen, but waits
-// for RDMA where there is none yet.
+// Run probes the peers and answers until the context ends, which is no error. It fails if it cannot
+// listen, but waits for RDMA where there is none yet.
 func (p *Prober) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -262,8 +263,8 @@ type address struct {
 	netip.AddrPort
 }
 
-// resolve returns the addresses of all peers. Found has the last ones of each name, which stay while it cannot be
-// looked up.
+// resolve returns the addresses of all peers. Found has the last ones of each name, which stay
+// while it cannot be looked up.
 func (p *Prober) resolve(ctx context.Context, found map[string][]netip.AddrPort) (all []address) {
 	own := map[netip.Addr]bool{p.o.Source: true}
 	nets, _ := net.InterfaceAddrs()
@@ -379,8 +380,8 @@ func (p *Prober) follow(ctx context.Context, all []address) {
 	p.mu.Lock()
 }
 
-// Results returns what was seen of each path and transport, in the order of Peers. The counters of a peer begin anew when it
-// was gone from Peers.
+// Results returns what was seen of each path and transport, in the order of Peers. The counters of
+// a peer begin anew when it was gone from Peers.
 func (p *Prober) Results() (all []Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -35,7 +35,8 @@ var causes = map[Transport][]Cause{
 	RC: {Silent, Refused, Unreachable, Local},
 }
 
-// Bounds are the upper bounds of the buckets of a [Histogram]. A last bucket has what is above them.
+// Bounds are the upper bounds of the buckets of a [Histogram]. A last bucket has what is above
+// them.
 var Bounds = bounds()
 
 func bounds() (all [18]time.Duration) {

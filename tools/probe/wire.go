@@ -5,13 +5,15 @@ import (
 	"errors"
 )
 
-// A prober asks the peer's connection manager for the QP that answers datagrams (SIDR), on port 9879 of the port
-// space for datagrams. The request has a request as private data, the answer a grant. With the token of the grant
-// it connects an RC QP, on the same port of the port space for connections: the private data is another request,
-// and that of the answer a target, 8 bytes that the prober may read.
+// A prober asks the peer's connection manager for the QP that answers datagrams (SIDR), on port
+// 9879 of the port space for datagrams. The request has a request as private data, the answer a
+// grant. With the token of the grant it connects an RC QP, on the same port of the port space for
+// connections: the private data is another request, and that of the answer a target, 8 bytes that
+// the prober may read.
 //
-// Datagrams have one size in both directions, so that a peer cannot be made to send more than it receives. An echo
-// repeats the ping, and says which of the pings before it have arrived. Integers are big-endian.
+// Datagrams have one size in both directions, so that a peer cannot be made to send more than it
+// receives. An echo repeats the ping, and says which of the pings before it have arrived. Integers
+// are big-endian.
 
 const (
 	magic   = 0x67767072 // "gvpr"
@@ -38,7 +40,8 @@ func header() []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, magic), version)
 }
 
-// hasHeader reports whether b begins so and has size bytes; the connection manager may append zeros.
+// hasHeader reports whether b begins so and has size bytes; the connection manager may append
+// zeros.
 func hasHeader(b []byte, size int) bool {
 	return len(b) >= size && binary.BigEndian.Uint32(b) == magic && binary.BigEndian.Uint32(b[4:]) == version
 }
