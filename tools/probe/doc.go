@@ -36,10 +36,10 @@
 // the clock of the system. A card that answers takes its own time out of the latency of a datagram,
 // too.
 //
-// A path is a flow label. Cards choose the UDP source port by it, and so do software devices;
-// switches choose one of several equal routes by that port. Rxe chooses the port by the QP. Each
-// path has QPs of its own, so that paths differ there, too. The route to the peer chooses the
-// device, or [Options.Source] does.
+// A path is a flow label. Cards choose the UDP source port by it, and switches choose one of
+// several equal routes by that port. Rxe chooses the port by the QP; each path has QPs of its own,
+// so that paths differ there, too. Software devices (package soft) have one port. The route to the
+// peer chooses the local device, or [Options.Source] does.
 //
 // # How a peer is found
 //

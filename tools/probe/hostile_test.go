@@ -183,6 +183,18 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// TestClock: cycles of a card's clock, whose frequency is in kHz, become times, and a clock that steps back none.
+func TestClock(t *testing.T) {
+	for _, c := range []struct {
+		khz, from, to uint64
+		want          time.Duration
+	}{{0, 5, 1005, time.Microsecond}, {156250, 1000, 1000 + 156250, time.Millisecond}, {156250, 1<<64 - 78, 78, 998 * time.Nanosecond}, {156250, 9, 8, 0}, {0, 9, 8, 0}} {
+		if got := (&device{khz: c.khz}).between(c.from, c.to); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
 // FuzzWire: what is parsed is written in the same way, and nothing else is.
 func FuzzWire(f *testing.F) {
 	f.Add(request{1, 2, 3}.marshal())
