@@ -233,7 +233,7 @@ func fetchCommand(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := a.addSiw(cmd.Context(), k); err != nil {
+				if err := a.addBuilt(cmd.Context(), k); err != nil {
 					return err
 				}
 			}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/tools/vmrun/internal/guest"
-	"github.com/goverbs/goverbs/tools/vmrun/internal/siw"
+	"github.com/goverbs/goverbs/tools/vmrun/internal/kmod"
 )
 
 // The RDMA devices that a guest can have.
@@ -15,6 +15,7 @@ const (
 	deviceRxe  = "rxe"
 	deviceSiw  = "siw"
 	deviceMlx5 = "mlx5"
+	deviceEFA  = "efa"
 
 	modeIB    = "ib"
 	modeIPoIB = "ipoib" // modeIPoIB is modeIB with a subnet manager and IP
@@ -49,13 +50,14 @@ func parseDevices(s string) ([]device, error) {
 }
 
 func parseDevice(s string) (device, error) {
-	bad := fmt.Errorf("-device %q: want %s, %s, or %s[,mode=%s|%s|%s][,topology=FILE][,personality=NAME|SEED|random][,strict]",
-		s, deviceRxe, deviceSiw, deviceMlx5, modeIB, modeIPoIB, modeRoCE)
+	bad := fmt.Errorf("-device %q: want %s, %s, %s[,mode=%s|%s|%s][,topology=FILE][,personality=NAME|SEED|random][,strict], or %s[,personality=NAME]",
+		s, deviceRxe, deviceSiw, deviceMlx5, modeIB, modeIPoIB, modeRoCE, deviceEFA)
 	kind, options, some := strings.Cut(s, ",")
 	d := device{kind: kind}
 	switch {
 	case kind == deviceMlx5:
 		d.mode = modeRoCE
+	case kind == deviceEFA:
 	case kind != deviceRxe && kind != deviceSiw, some:
 		return device{}, bad
 	}
@@ -65,10 +67,12 @@ func parseDevice(s string) (device, error) {
 	for option := range strings.SplitSeq(options, ",") {
 		key, value, isOption := strings.Cut(option, "=")
 		switch {
-		case key == "mode" && (value == modeIB || value == modeIPoIB || value == modeRoCE):
-			d.mode = value
 		case key == "personality" && value != "":
 			d.personality = value
+		case kind == deviceEFA:
+			return device{}, bad
+		case key == "mode" && (value == modeIB || value == modeIPoIB || value == modeRoCE):
+			d.mode = value
 		case key == "topology" && value != "":
 			d.topology = value
 		case option == "strict":
@@ -90,6 +94,8 @@ func (d device) net() string {
 	switch {
 	case d.kind == deviceSiw:
 		return guest.NetSiw
+	case d.kind == deviceEFA:
+		return guest.NetEFA
 	case d.kind != deviceMlx5:
 		return guest.NetRxe
 	case d.mode == modeIB:
@@ -100,21 +106,31 @@ func (d device) net() string {
 	return guest.NetRoCE
 }
 
-// model gives the mode that the model of the cards has to be in, and flags that go with it.
-func (d device) model() []string {
-	if d.mode == modeIPoIB {
-		if d.topology != "" {
-			return []string{modeIB, "-topology", d.topology}
-		}
-		return []string{modeIB, "-managed"}
+// program gives the name of the program that models the cards.
+func (d device) program() string {
+	if d.kind == deviceEFA {
+		return "efa"
 	}
-	return []string{d.mode}
+	return "hca"
 }
 
-// mlx5 gives the device with the cards, the zero one if there is none.
-func (o *options) mlx5() device {
+// model gives the flags for the mode that the model of the cards has to be in.
+func (d device) model() []string {
+	switch {
+	case d.kind == deviceEFA:
+		return nil
+	case d.topology != "":
+		return []string{"-mode", modeIB, "-topology", d.topology}
+	case d.mode == modeIPoIB:
+		return []string{"-mode", modeIB, "-managed"}
+	}
+	return []string{"-mode", d.mode}
+}
+
+// modelled gives the device with the cards, the zero one if there is none.
+func (o *options) modelled() device {
 	for _, d := range o.devices {
-		if d.kind == deviceMlx5 {
+		if d.kind == deviceMlx5 || d.kind == deviceEFA {
 			return d
 		}
 	}
@@ -124,7 +140,7 @@ func (o *options) mlx5() device {
 // cards is how many a guest has.
 func (o *options) cards() int {
 	switch {
-	case o.mlx5() == device{}:
+	case o.modelled() == device{}:
 		return 0
 	case o.hosts == 1:
 		return 2
@@ -140,19 +156,23 @@ var defaultModules = []string{"crc32_generic?", "ipv6?", "veth", "ib_uverbs", "r
 
 // siwModules are what soft iWARP needs in place of rxe. Without crc32c in the crypto layer
 // when it is loaded, it does without checksums for good.
-var siwModules = []string{"crc32c_generic?", "ipv6?", "veth", "ib_uverbs", "rdma_ucm", "ib_umad", siw.Name}
+var siwModules = []string{"crc32c_generic?", "ipv6?", "veth", "ib_uverbs", "rdma_ucm", "ib_umad", kmod.Siw.Name}
+
+// efaModules are what an EFA card needs in place of rxe. Since 7.x the driver computes CRCs, and does not
+// need ib_uverbs itself.
+var efaModules = []string{"crc16?", "ib_uverbs", kmod.EFA.Name}
 
 // mlx5Modules are what a ConnectX needs in place of rxe.
 var mlx5Modules = []string{"ipv6?", "mlx5_core", "mlx5_ib", "ib_uverbs", "rdma_ucm", "ib_umad"}
 
 // modulesFor gives the default modules of a machine that is alone, or of one of several
-// that a link joins. InfiniBand without IPoIB carries no IP, so two hosts have a link besides.
+// that a link joins. InfiniBand without IPoIB and EFA carry no IP, so two hosts have a link besides.
 func modulesFor(hosts int, devices []device) []string {
 	var all []string
 	for _, d := range devices {
-		mods := map[string][]string{deviceRxe: defaultModules, deviceSiw: siwModules, deviceMlx5: mlx5Modules}[d.kind]
+		mods := map[string][]string{deviceRxe: defaultModules, deviceSiw: siwModules, deviceMlx5: mlx5Modules, deviceEFA: efaModules}[d.kind]
 		switch {
-		case hosts > 1 && d.mode == modeIB:
+		case hosts > 1 && (d.mode == modeIB || d.kind == deviceEFA):
 			mods = append([]string{"e1000e"}, mods...)
 		case d.mode == modeIPoIB:
 			mods = append(mods[:len(mods):len(mods)], "ib_ipoib")
@@ -178,18 +198,21 @@ func (o *options) checkDevices() error {
 	if o.devices, err = parseDevices(o.dev); err != nil {
 		return err
 	}
-	if o.mlx5().mode == modeIPoIB && !slices.Contains(o.with, guest.SubnetManager) {
+	if o.modelled().mode == modeIPoIB && !slices.Contains(o.with, guest.SubnetManager) {
 		o.with = append(o.with, guest.SubnetManager)
 	}
 	cards := o.cards() > 0
 	if !cards && (o.hca != "" || o.hcaReport != "" || o.hcaVerbose) {
-		return fmt.Errorf("-hca, -hca-report and -hca-verbose go with -device %s", deviceMlx5)
+		return fmt.Errorf("-hca, -hca-report and -hca-verbose go with -device %s or %s", deviceMlx5, deviceEFA)
+	}
+	if strings.Contains(o.dev, deviceMlx5) && strings.Contains(o.dev, deviceEFA) {
+		return fmt.Errorf("-device %q: want one kind of modelled card, %s or %s", o.dev, deviceMlx5, deviceEFA)
 	}
 	if o.hosts > 1 && len(o.devices) > 1 {
 		return fmt.Errorf("-device %q: with -hosts %d there is one link, so want one kind of device", o.dev, o.hosts)
 	}
 	if o.hosts > 2 && cards {
-		return fmt.Errorf("-hosts %d: with -device %s, want 1 or 2: the fabric of its model has two ports", o.hosts, deviceMlx5)
+		return fmt.Errorf("-hosts %d: with -device %s, want 1 or 2: the fabric of its model has two ports", o.hosts, o.modelled().kind)
 	}
 	if slices.Equal(o.load, []string{"none"}) {
 		o.load = nil
@@ -213,11 +236,14 @@ func (o *options) checkNet(cards bool) error {
 		o.net = usual
 	}
 	link, err := o.netem()
+	efa := o.modelled().kind == deviceEFA
 	switch {
+	case efa && (o.loss != "" || o.delay != ""):
+		return fmt.Errorf("-loss and -delay: with -device %s there are none; its personalities have other faults", deviceEFA)
 	case cards && o.net != usual && o.net != guest.NetNone:
-		return fmt.Errorf("-net %q: with -device %s, want none or nothing", o.net, deviceMlx5)
+		return fmt.Errorf("-net %q: with -device %s, want none or nothing", o.net, o.modelled().kind)
 	case cards && o.reorder != "":
-		return fmt.Errorf("-reorder: with -device %s, packets that -delay holds back overtake each other anyway", deviceMlx5)
+		return fmt.Errorf("-reorder: with -device %s, packets overtake each other anyway", o.modelled().kind)
 	case !cards && o.hosts == 1 && !slices.Contains([]string{usual, guest.NetVeth, guest.NetNone}, o.net):
 		return fmt.Errorf("-net %q: want %s, veth or none", o.net, usual)
 	case !cards && o.hosts > 1 && !slices.Contains([]string{usual, guest.NetEth, guest.NetNone}, o.net):

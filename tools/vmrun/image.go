@@ -21,7 +21,7 @@ import (
 	"github.com/goverbs/goverbs/tools/vmrun/internal/guest"
 	"github.com/goverbs/goverbs/tools/vmrun/internal/initramfs"
 	"github.com/goverbs/goverbs/tools/vmrun/internal/kernel"
-	"github.com/goverbs/goverbs/tools/vmrun/internal/siw"
+	"github.com/goverbs/goverbs/tools/vmrun/internal/kmod"
 )
 
 // image is the guest's initramfs in memory. If there are several hosts, all have the
@@ -79,7 +79,7 @@ func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, hosts [][][]stri
 		im.hosts, cfg.Hosts = append(im.hosts, ih), append(cfg.Hosts, h)
 	}
 	tellApart(im.hosts)
-	if err := a.addSiw(ctx, k); err != nil {
+	if err := a.addBuilt(ctx, k); err != nil {
 		return nil, err
 	}
 	seg, err := a.kernelSegment(ctx, k)
@@ -194,16 +194,25 @@ func addShell(t *initramfs.Tree) {
 	}
 }
 
-// addSiw adds the module siw, if the options load it, to the kernel's own modules.
-func (a *app) addSiw(ctx context.Context, k *kernel.Kernel) error {
-	if !slices.Contains(slices.Concat(a.load, a.module), siw.Name) {
-		return nil
+// addBuilt adds the modules that the options load and that have to be built to the kernel's own
+// modules.
+func (a *app) addBuilt(ctx context.Context, k *kernel.Kernel) error {
+	for _, m := range kmod.All {
+		if !slices.Contains(slices.Concat(a.load, a.module), m.Name) {
+			continue
+		}
+		file, err := m.Build(ctx, a.store, k, a.arch)
+		if err != nil {
+			return err
+		}
+		if file == "" {
+			continue
+		}
+		if err := k.Modules.Add(file); err != nil {
+			return err
+		}
 	}
-	file, err := siw.Module(ctx, a.store, k, a.arch)
-	if err != nil || file == "" {
-		return err
-	}
-	return k.Modules.Add(file)
+	return nil
 }
 
 // segment is the kernel's part of an initramfs.

@@ -23,7 +23,7 @@
 // their ports, before their programs and after them, see group. Under the name vmlink, init is a
 // program that makes the link bad while others run.
 //
-// With -device siw the driver is a module that no kernel of Debian's has: package siw builds it
+// With -device siw or efa the driver is a module that no kernel of Debian's has: package kmod builds it
 // of Debian's own source and headers, and the cache keeps it.
 //
 // With -device mlx5 the guests' cards are played by another process, the command cmd/hca of the module

@@ -39,15 +39,16 @@ func (o *options) findModel() (string, error) {
 	if o.hca != "" {
 		return exec.LookPath(o.hca)
 	}
+	name := o.modelled().program()
 	if self, err := os.Executable(); err == nil {
-		path := filepath.Join(filepath.Dir(self), "hca")
+		path := filepath.Join(filepath.Dir(self), name)
 		if _, err := exec.LookPath(path); err == nil {
 			return path, nil
 		}
 	}
-	path, err := exec.LookPath("hca")
+	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("-device %s needs the program hca (make build), beside vmrun, in PATH or named with -hca: %w", deviceMlx5, err)
+		return "", fmt.Errorf("-device %s needs the program %s (make build), beside vmrun, in PATH or named with -hca: %w", o.modelled().kind, name, err)
 	}
 	return path, nil
 }
@@ -95,12 +96,12 @@ func (a *app) startModel(guests int) (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &model{done: make(chan struct{}), lines: &prefixed{w: a.stderr, prefix: "hca: "}}
-	args := append([]string{"-mode"}, a.mlx5().model()...)
-	if p := a.mlx5().personality; p != "" {
+	m := &model{done: make(chan struct{}), lines: &prefixed{w: a.stderr, prefix: a.modelled().program() + ": "}}
+	args := a.modelled().model()
+	if p := a.modelled().personality; p != "" {
 		args = append(args, "-personality", p)
 	}
-	if a.mlx5().strict {
+	if a.modelled().strict {
 		args = append(args, "-strict")
 	}
 	if a.hcaReport != "" {

@@ -28,12 +28,13 @@ const (
 	NetEth  = "eth"  // NetEth: the link to the other hosts alone.
 	NetIB   = "ib"   // NetIB: ConnectX cards on InfiniBand, and the link to the other host, if there is one.
 	NetRoCE = "roce" // NetRoCE: ConnectX cards on Ethernet, with addresses.
+	NetEFA  = "efa"  // NetEFA: EFA cards, and the link to the other host, if there is one.
 	NetNone = "none" // NetNone: only the loopback device.
 
 	// NetIPoIB: ConnectX cards on InfiniBand, a subnet manager on the first, and network devices with addresses.
 	NetIPoIB = "ipoib"
 
-	// NetAnd stands between those of NetRxe, NetSiw, NetIB, NetIPoIB and NetRoCE that a machine
+	// NetAnd stands between those of NetRxe, NetSiw, NetIB, NetIPoIB, NetRoCE and NetEFA that a machine
 	// which is alone has together.
 	NetAnd = "+"
 )

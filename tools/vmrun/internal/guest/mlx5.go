@@ -15,16 +15,16 @@ import (
 const cardPatience = 60 * time.Second
 
 // cardsOf gives the RDMA devices of a machine's cards: two if it is alone.
-func cardsOf(host int) []string {
+func cardsOf(host int, driver string) []string {
 	if host == 0 {
-		return []string{"mlx5_0", "mlx5_1"}
+		return []string{driver + "_0", driver + "_1"}
 	}
-	return []string{"mlx5_0"}
+	return []string{driver + "_0"}
 }
 
-// setupIB waits for the cards, and gives the programs IP addresses to meet at: on InfiniBand
-// there are none.
-func setupIB(lo netlink.Link, host, n int) error {
+// setupCards waits for the cards, and gives the programs IP addresses to meet at: InfiniBand and
+// EFA have none.
+func setupCards(lo netlink.Link, host, n int, driver string) error {
 	if host > 0 {
 		e := linked(host)
 		if err := address(e); err != nil {
@@ -44,7 +44,7 @@ func setupIB(lo netlink.Link, host, n int) error {
 			}
 		}
 	}
-	for _, card := range cardsOf(host) {
+	for _, card := range cardsOf(host, driver) {
 		if err := waitDevice(end{rdma: card}, cardPatience); err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func setupRoCE(host, n int) error {
 
 // setupIPoIB starts the subnet manager, on one host, and gives the cards' network devices addresses.
 func (p *initProc) setupIPoIB(n int) error {
-	for _, card := range cardsOf(p.host) { // without a card the subnet manager ends
+	for _, card := range cardsOf(p.host, "mlx5") { // without a card the subnet manager ends
 		if _, err := netdevOf(card, cardPatience); err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (p *initProc) setupIPoIB(n int) error {
 // cardEnds sets up the network devices of a machine's cards.
 func cardEnds(host, n int) ([]end, error) {
 	mine := endsOf(host, n)
-	for i, card := range cardsOf(host) {
+	for i, card := range cardsOf(host, "mlx5") {
 		e := mine[i]
 		var err error
 		if e.dev, err = netdevOf(card, cardPatience); err != nil {

@@ -61,7 +61,7 @@ func endsOf(host, n int) []end {
 func cables(kinds string, host int) []end {
 	var all []end
 	for n, kind := range strings.Split(kinds, NetAnd) {
-		if kind != NetNone && kind != NetIB && kind != NetRoCE {
+		if kind != NetNone && kind != NetIB && kind != NetRoCE && kind != NetEFA {
 			all = append(all, endsOf(host, n)...)
 		}
 	}
@@ -103,7 +103,9 @@ func (p *initProc) setupNet() error {
 		var err error
 		switch kind {
 		case NetIB:
-			err = setupIB(lo, host, n)
+			err = setupCards(lo, host, n, "mlx5")
+		case NetEFA:
+			err = setupCards(lo, host, n, "efa")
 		case NetRoCE:
 			err = setupRoCE(host, n)
 		case NetIPoIB:

@@ -1,4 +1,4 @@
-package siw
+package kmod
 
 import (
 	"archive/tar"
@@ -49,7 +49,7 @@ func modules(t *testing.T, release string, names ...string) *kernel.Modules {
 }
 
 // A build that cannot succeed is refused before anything is fetched.
-func TestModuleRefuses(t *testing.T) {
+func TestBuildRefuses(t *testing.T) {
 	dir, err := cache.Open(t.TempDir(), t.Logf)
 	must(t, err)
 	store := &apt.Store{Cache: dir, Progress: progress.New(os.Stderr), Logf: t.Logf}
@@ -66,7 +66,7 @@ func TestModuleRefuses(t *testing.T) {
 		{debians, runtime.GOARCH, "gcc and make is not installed (as root: apt-get install gcc make)"},
 		{debians, other, "the guest must be " + runtime.GOARCH + " too, not " + other},
 	} {
-		file, err := Module(t.Context(), store, tt.k, tt.arch)
+		file, err := Siw.Build(t.Context(), store, tt.k, tt.arch)
 		if file != "" || (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%q, %v; want %q", file, err, tt.says)
 		}
@@ -119,29 +119,29 @@ func archive(t *testing.T, names ...string) []byte {
 func TestSource(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, "siw")
-	if err := source(root, dir); err == nil {
+	if err := Siw.source(root, dir); err == nil {
 		t.Error("no source was taken")
 	}
 	var b bytes.Buffer
 	w, err := xz.NewWriter(&b)
 	must(t, err)
-	const siw = "linux-source-9.9/" + sourceDir
+	const siw = "linux-source-9.9/" + Siw.dir
 	if _, err := w.Write(archive(t, "linux-source-9.9/drivers/infiniband/sw/rxe/rxe.c", siw, siw+"Makefile", siw+"siw_cm.c", "linux-source-9.9/drivers/x.c")); err != nil {
 		t.Fatal(err)
 	}
 	must(t, w.Close())
 	write(t, filepath.Join(root, "usr/src/linux-source-9.9.tar.xz"), b.String(), 0o644)
-	must(t, source(root, dir))
+	must(t, Siw.source(root, dir))
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 2 || read(t, filepath.Join(dir, "siw_cm.c")) != siw+"siw_cm.c" {
 		t.Errorf("%v, %v", files, err)
 	}
 	// An archive that is cut off, and one without the module.
 	whole := archive(t, siw+"Makefile")
-	if err := untar(bytes.NewReader(whole[:530]), filepath.Join(root, "a")); err == nil {
+	if err := Siw.untar(bytes.NewReader(whole[:530]), filepath.Join(root, "a")); err == nil {
 		t.Error("half an archive was taken")
 	}
-	if err := untar(bytes.NewReader(archive(t, "linux-source-9.9/x")), filepath.Join(root, "b")); err == nil || !strings.Contains(err.Error(), sourceDir) {
+	if err := Siw.untar(bytes.NewReader(archive(t, "linux-source-9.9/x")), filepath.Join(root, "b")); err == nil || !strings.Contains(err.Error(), Siw.dir) {
 		t.Errorf("an archive without the module: %v", err)
 	}
 }
@@ -222,10 +222,10 @@ func TestCompile(t *testing.T) {
 	t.Setenv("MAKEFLAGS", "-n")
 	t.Setenv("ARCH", "riscv")
 	fakeTool(t, "make", `[ -z "$MAKEFLAGS$ARCH" ] || exit 3; case "$*" in *"M=/src CC=gcc CONFIG_RDMA_SIW=m"*) exit 0;; esac; i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo line $i; done; exit 2`)
-	if err := compile(t.Context(), "/headers", "/src"); err != nil {
+	if err := Siw.compile(t.Context(), "/headers", "/src"); err != nil {
 		t.Error(err)
 	}
-	err := compile(t.Context(), "/headers", "/other")
+	err := Siw.compile(t.Context(), "/headers", "/other")
 	if err == nil || !strings.Contains(err.Error(), "exit status 2:\nline 16\n") || !strings.HasSuffix(err.Error(), "line 40") {
 		t.Errorf("%v", err)
 	}

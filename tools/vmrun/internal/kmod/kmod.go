@@ -1,7 +1,7 @@
-// Package siw builds the kernel module siw, which is soft iWARP: Debian's kernels do not
-// have it, but Debian's source of a kernel does.
+// Package kmod builds kernel modules that Debian's kernels do not have, but Debian's source of a
+// kernel does: siw, which is soft iWARP, and efa, the driver of AWS's EFA cards.
 //
-// The module is compiled with this system's gcc and make against the headers and the
+// A module is compiled with this system's gcc and make against the headers and the
 // helper programs (modpost, objtool, ...) of the very build of the kernel, all from the
 // archive and unpacked beside each other. Three things there expect to be installed on a
 // system of the kernel's own release, and are put right in the unpacked tree:
@@ -14,7 +14,7 @@
 //     gcc refuses are taken out of the configuration; none of them changes the layout of a struct.
 //     Which gcc it must be, only the packages' dependencies say; the kernel has no plugins of gcc
 //     turned on that would.
-package siw
+package kmod
 
 import (
 	"archive/tar"
@@ -40,41 +40,51 @@ import (
 	"github.com/goverbs/goverbs/tools/vmrun/internal/kernel"
 )
 
-// Name is the module's.
-const Name = "siw"
+// Module is a kernel module that can be built.
+type Module struct {
+	Name   string // Name of the module
+	dir    string // dir is where its source is in a kernel's
+	config string // config is the option that builds it
+}
+
+// The modules.
+var (
+	Siw = &Module{Name: "siw", dir: "drivers/infiniband/sw/siw/", config: "CONFIG_RDMA_SIW"}
+	EFA = &Module{Name: "efa", dir: "drivers/infiniband/hw/efa/", config: "CONFIG_INFINIBAND_EFA"}
+)
+
+// All are the modules that can be built.
+var All = []*Module{Siw, EFA}
 
 // parts are the packages that the build needs, of all that the headers depend on: not their
 // compiler, nor the kernel.
 var parts = regexp.MustCompile(`^(linux-(headers|kbuild|source)-.*|libc6|libelf1.*|zlib1g|libzstd1)$`)
 
-// sourceDir is where the module is in a kernel's source.
-const sourceDir = "drivers/infiniband/sw/siw/"
-
-// Module gives the file with the module for one of Debian's kernels, from the cache if it is
+// Build gives the file with the module for one of Debian's kernels, from the cache if it is
 // there. Where the kernel has the module, as one of one's own may, there is nothing to do
 // and no file.
-func Module(ctx context.Context, store *apt.Store, k *kernel.Kernel, arch string) (string, error) {
-	if k.Modules.Has(Name) {
+func (m *Module) Build(ctx context.Context, store *apt.Store, k *kernel.Kernel, arch string) (string, error) {
+	if k.Modules.Has(m.Name) {
 		return "", nil
 	}
 	if k.ID == "" {
 		return "", fmt.Errorf("the kernel has no module %s, which is built for Debian's kernels only: "+
-			"build it with CONFIG_RDMA_SIW=m, and see -modules", Name)
+			"build it with %s=m, and see -modules", m.Name, m.config)
 	}
 	dir, err := store.Get(ctx, apt.Request{
-		Entry: Name + "-" + k.ID, Suite: k.Suite, Arch: arch,
+		Entry: m.Name + "-" + k.ID, Suite: k.Suite, Arch: arch,
 		Check:    func() error { return tools(arch) },
 		Packages: packages(k), Deps: true, Only: parts,
-		Finish: func(root string) error { return build(ctx, store, k, root) },
+		Finish: func(root string) error { return m.build(ctx, store, k, root) },
 	})
 	if err != nil {
 		hint := ""
 		if strings.Contains(err.Error(), "was not found") || strings.Contains(err.Error(), "Unable to locate") {
 			hint = " (the archive may have a newer kernel by now: -update fetches it)"
 		}
-		return "", fmt.Errorf("module %s for Linux %s: %w%s", Name, k.Modules.Release(), err, hint)
+		return "", fmt.Errorf("module %s for Linux %s: %w%s", m.Name, k.Modules.Release(), err, hint)
 	}
-	return filepath.Join(dir, Name+".ko"), nil
+	return filepath.Join(dir, m.Name+".ko"), nil
 }
 
 // tools finds out before anything is fetched whether a module can be built here.
@@ -102,13 +112,13 @@ func packages(k *kernel.Kernel) []string {
 	return []string{"linux-headers-" + release + "=" + k.Version, "linux-source-" + strings.Join(series[:min(len(series), 2)], ".") + "=" + k.Version}
 }
 
-// build makes siw.ko of what is unpacked below root, and leaves nothing else there.
-func build(ctx context.Context, store *apt.Store, k *kernel.Kernel, root string) (err error) {
-	end := store.Progress.Work("module "+Name+" for Linux "+k.Modules.Release(), "building", "built")
+// build makes the module of what is unpacked below root, and leaves nothing else there.
+func (m *Module) build(ctx context.Context, store *apt.Store, k *kernel.Kernel, root string) (err error) {
+	end := store.Progress.Work("module "+m.Name+" for Linux "+k.Modules.Release(), "building", "built")
 	defer func() { end(err) }()
 	headers := filepath.Join(root, "usr/src/linux-headers-"+k.Modules.Release())
-	dir := filepath.Join(root, Name)
-	if err := source(root, dir); err != nil {
+	dir := filepath.Join(root, m.Name)
+	if err := m.source(root, dir); err != nil {
 		return err
 	}
 	if err := relocate(root, headers); err != nil {
@@ -120,10 +130,10 @@ func build(ctx context.Context, store *apt.Store, k *kernel.Kernel, root string)
 	if err := suit(ctx, headers); err != nil {
 		return err
 	}
-	if err := compile(ctx, headers, dir); err != nil {
+	if err := m.compile(ctx, headers, dir); err != nil {
 		return err
 	}
-	if err := os.Rename(filepath.Join(dir, Name+".ko"), filepath.Join(root, "../"+Name+".ko")); err != nil {
+	if err := os.Rename(filepath.Join(dir, m.Name+".ko"), filepath.Join(root, "../"+m.Name+".ko")); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(root); err != nil {
@@ -132,11 +142,11 @@ func build(ctx context.Context, store *apt.Store, k *kernel.Kernel, root string)
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
 	}
-	return os.Rename(filepath.Join(root, "../"+Name+".ko"), filepath.Join(root, Name+".ko"))
+	return os.Rename(filepath.Join(root, "../"+m.Name+".ko"), filepath.Join(root, m.Name+".ko"))
 }
 
 // source takes the module's source out of the kernel's into dir.
-func source(root, dir string) error {
+func (m *Module) source(root, dir string) error {
 	found, err := filepath.Glob(filepath.Join(root, "usr/src/linux-source-*.tar.xz"))
 	if err != nil {
 		return err
@@ -153,14 +163,14 @@ func source(root, dir string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path.Base(found[0]), err)
 	}
-	if err := untar(r, dir); err != nil {
+	if err := m.untar(r, dir); err != nil {
 		return fmt.Errorf("%s: %w", path.Base(found[0]), err)
 	}
 	return nil
 }
 
 // untar takes the module's source out of a kernel's. It stops behind it, in the middle.
-func untar(r io.Reader, dir string) error {
+func (m *Module) untar(r io.Reader, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
@@ -170,7 +180,7 @@ func untar(r io.Reader, dir string) error {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		here := err == nil && strings.Contains(h.Name, "/"+sourceDir)
+		here := err == nil && strings.Contains(h.Name, "/"+m.dir)
 		if !here && (err != nil || files > 0) {
 			break
 		}
@@ -187,7 +197,7 @@ func untar(r io.Reader, dir string) error {
 		files++
 	}
 	if files == 0 {
-		return errors.New("no " + sourceDir + " in it")
+		return errors.New("no " + m.dir + " in it")
 	}
 	return nil
 }
@@ -332,9 +342,9 @@ func environ() []string {
 }
 
 // compile runs make. It builds without debug information, which would need pahole.
-func compile(ctx context.Context, headers, dir string) error {
+func (m *Module) compile(ctx context.Context, headers, dir string) error {
 	cmd := exec.CommandContext(ctx, "make", "-C", headers, "-j"+strconv.Itoa(runtime.NumCPU()), "M="+dir, "CC=gcc",
-		"CONFIG_RDMA_SIW=m", "CONFIG_DEBUG_INFO=", "CONFIG_DEBUG_INFO_BTF=", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")
+		m.config+"=m", "CONFIG_DEBUG_INFO=", "CONFIG_DEBUG_INFO_BTF=", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")
 	cmd.Env = environ()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	out, err := cmd.CombinedOutput()
