@@ -25,7 +25,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -210,7 +209,7 @@ func newCard(o options, dc hca.Config, socket string, say func(string, ...any)) 
 
 // serve answers the client at the socket.
 func (c *card) serve() error {
-	conn, err := c.connect()
+	conn, err := vfiouser.Accept(c.socket)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.name, err)
 	}
@@ -219,36 +218,6 @@ func (c *card) serve() error {
 		return fmt.Errorf("%s: %w", c.name, err)
 	}
 	return nil
-}
-
-func (c *card) connect() (*net.UnixConn, error) {
-	if number, ok := strings.CutPrefix(c.socket, "fd:"); ok {
-		fd, err := strconv.ParseUint(number, 10, 31)
-		if err != nil {
-			return nil, err
-		}
-		f := os.NewFile(uintptr(fd), c.socket)
-		if f == nil {
-			return nil, fmt.Errorf("%s: no such descriptor", c.socket)
-		}
-		defer f.Close()
-		l, err := net.FileListener(f)
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		u, ok := l.(*net.UnixListener)
-		if !ok {
-			return nil, fmt.Errorf("%s is no socket of the unix domain", c.socket)
-		}
-		return u.AcceptUnix()
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.socket, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	defer l.Close()
-	return l.AcceptUnix()
 }
 
 // finish prints the reports.
