@@ -25,11 +25,14 @@ func (d *Device) rqDoorbell(q *qp, counter uint16) {
 	r := &q.rq
 	n := uint32(counter - uint16(r.posted))
 	d.rep.Queues["RQ doorbells"]++
+	if n == 0 {
+		return // libefa does so if it refuses a request
+	}
 	if q.state == stateReset {
 		d.violate("rq-state", "QP %#x: a receive in the state RESET", q.number)
 		return
 	}
-	if n == 0 || n > r.depth-(r.posted-r.completed) {
+	if n > r.depth-(r.posted-r.completed) {
 		d.violate("rq-doorbell", "QP %#x: counter %#x after %#x, and %d of %d descriptors are used", q.number, counter, r.posted, r.completed, r.posted)
 		return
 	}
