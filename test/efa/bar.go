@@ -184,5 +184,5 @@ func (d *Device) storeLLQ(off uint64, p []byte) {
 	if len(p) < 8 || len(p)%8 != 0 || off%8 != 0 {
 		d.violate("llq-width", "QP %#x: %d bytes at %#x, want multiples of 8", q.number, len(p), off)
 	}
-	copy(d.llq[off:], p)
+	copy(q.sq.ring[off%maxLLQ:], p)
 }

@@ -35,17 +35,17 @@ type Device struct {
 	ahs   map[uint16]*ah
 	mrs   map[uint32]*mr // by lkey
 	rkeys map[uint32]*mr
+	pages int // of all MRs
 	cqs   map[uint16]*cq
 	qps   map[uint16]*qp // by the part of a QPN that is unique
 	born  map[uint16]uint16
 	last  struct{ ah, mr, handle uint32 } // given out last
 	stats statistics
-	llq   []byte // BAR 2
 }
 
 // New makes a card and puts it on its fabric.
 func New(cfg Config) *Device {
-	d := &Device{cfg: cfg, f: cfg.Fabric, rep: newReport(cfg), llq: make([]byte, llqSize), born: map[uint16]uint16{}}
+	d := &Device{cfg: cfg, f: cfg.Fabric, rep: newReport(cfg), born: map[uint16]uint16{}}
 	d.gid = GID{0: 0xfe, 1: 0x80, 8: 0x02, 11: 0xff, 12: 0xfe, 14: 0xef, 15: cfg.Index + 1}
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()
@@ -74,7 +74,7 @@ func (d *Device) clear() {
 	}
 	d.reg, d.admin, d.aenq = registers{}, adminQueue{}, eventRing{}
 	d.pds, d.uars, d.eqs, d.ahs = map[uint16]*pd{}, map[uint16]*uar{}, map[uint16]*eventQueue{}, map[uint16]*ah{}
-	d.mrs, d.rkeys, d.cqs, d.qps = map[uint32]*mr{}, map[uint32]*mr{}, map[uint16]*cq{}, map[uint16]*qp{}
+	d.mrs, d.rkeys, d.pages, d.cqs, d.qps = map[uint32]*mr{}, map[uint32]*mr{}, 0, map[uint16]*cq{}, map[uint16]*qp{}
 }
 
 // Reset is the reset of the PCI function.

@@ -54,6 +54,9 @@ func (d *Device) regMR(c *command) *failure {
 	if last-first >= maxMRPages {
 		return illegal("%d pages, and there may be %d", last-first+1, maxMRPages)
 	}
+	if n := int(last - first + 1); n > maxPages-d.pages {
+		return refuse(statusNoResources, "%d pages, and %d of %d are used", n, d.pages, maxPages)
+	}
 	m := &mr{pd: p, iova: iova, length: length, shift: shift, perms: perms, pages: make([]uint64, last-first+1)}
 	if f := d.readPages(c, m.pages); f != nil {
 		return f
@@ -74,6 +77,7 @@ func (d *Device) regMR(c *command) *failure {
 	}
 	m.rkey = bits.Reverse32(m.lkey) | 1
 	p.users++
+	d.pages += len(m.pages)
 	d.mrs[m.lkey], d.rkeys[m.rkey] = m, m
 	c.put32(8, m.lkey)
 	c.put32(12, m.rkey)
@@ -149,6 +153,7 @@ func (d *Device) deregMR(c *command) *failure {
 		return illegal("no MR has the lkey %#x", c.u32(4))
 	}
 	m.pd.users--
+	d.pages -= len(m.pages)
 	delete(d.mrs, m.lkey)
 	delete(d.rkeys, m.rkey)
 	return nil

@@ -129,6 +129,7 @@ const (
 	maxMRs       = 4096
 	maxAHs       = 1024
 	maxMRPages   = 1 << 20
+	maxPages     = 1 << 22 // of all MRs
 	maxSQDepth   = 1024
 	maxRQDepth   = 1024 // descriptors
 	maxCQDepth   = 16384

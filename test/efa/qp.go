@@ -24,6 +24,9 @@ func (s state) String() string {
 	return [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}[s]
 }
 
+// firstHandle tells handles of QPs from their numbers.
+const firstHandle = 0x10000
+
 // forever is the number of RNR retries that never ends.
 const forever = 7
 
@@ -82,7 +85,8 @@ func (d *Device) createQP(c *command) *failure {
 	// The number has a part that is unique, and one that tells it from QPs that had that part before.
 	d.born[n]++
 	d.last.handle++
-	q.index, q.number, q.handle = n, n|d.born[n]<<8, d.last.handle<<16
+	q.index, q.number, q.handle = n, n|d.born[n]<<8, firstHandle+d.last.handle
+	q.sq.ring = make([]byte, q.sq.bytes)
 	q.sendSub, q.recvSub = send.subRing(), recv.subRing()
 	d.qps[n] = q
 	p.users++
@@ -96,7 +100,6 @@ func (d *Device) createQP(c *command) *failure {
 	c.put32(20, uint32(page)*pageSize+doorbellSQ+4*uint32(n))
 	c.put32(24, uint32(page)*pageSize+doorbellRQ+4*uint32(n))
 	c.put32(28, uint32(n)*maxLLQ)
-	clear(d.llq[int(n)*maxLLQ:][:q.sq.bytes])
 	return nil
 }
 
@@ -215,7 +218,7 @@ func (d *Device) enter(q *qp, next state) {
 	switch {
 	case next == stateReset:
 		d.f.forget(q)
-		q.sq = sendQueue{bytes: q.sq.bytes, depth: q.sq.depth, stride: q.sq.stride, requests: map[uint16]bool{}}
+		q.sq = sendQueue{ring: q.sq.ring, bytes: q.sq.bytes, depth: q.sq.depth, stride: q.sq.stride, requests: map[uint16]bool{}}
 		q.rq = receiveQueue{base: q.rq.base, depth: q.rq.depth}
 		q.qkey, q.psn, q.rnrRetry, q.fresh = 0, 0, 0, false
 	case next == stateError && before != stateError:

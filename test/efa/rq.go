@@ -129,7 +129,7 @@ func (d *Device) received(q *qp, m *message, r *receive, status uint8, length ui
 			e[3] |= m.op << 4
 		}
 		d.stats.recvs++
-		d.stats.recvBytes += length
+		d.stats.recvBytes += m.length
 	}
 	d.rep.Queues["receives: "+ioStatuses[status]]++
 	d.complete(q.recvCQ, q.recvSub, e[:])

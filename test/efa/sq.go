@@ -46,6 +46,7 @@ const (
 
 // sendQueue is the state of a send queue, whose requests are in BAR 2.
 type sendQueue struct {
+	ring                 []byte
 	bytes, depth, stride uint32
 	posted, completed    uint32
 	requests             map[uint16]bool // IDs of those that are not completed
@@ -96,8 +97,7 @@ func (d *Device) sqDoorbell(q *qp, counter uint16) {
 	}
 	var all []*message
 	for range n {
-		at := int(q.index)*maxLLQ + int(s.posted%s.depth*s.stride)
-		m := d.parse(q, d.llq[at:at+int(s.stride)])
+		m := d.parse(q, s.ring[s.posted%s.depth*s.stride:][:s.stride])
 		s.posted++
 		s.requests[m.id] = true
 		if q.state == stateError {
