@@ -21,10 +21,11 @@ RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 # verbs has to stay below 10.5 MB. The secret of verbs mesh is proven inside Noise, which is 1.6 MB less than TLS;
 # build-flags leaves inlining out where speed does not matter, 890 kB less; functions begin at multiples of 16 bytes
 # instead of 32, 170 kB less (amd64).
-build: ## build verbs, vmrun and the model of a ConnectX into .build
+build: ## build verbs, vmrun and the models of cards into .build
 	go build $$(cat tools/verbs/build-flags) -ldflags "-s -w -funcalign=16 -X main.version=$(VERSION)" -o $(BUILD)/verbs ./tools/verbs
 	go build -C tools/vmrun -o $(BUILD)/vmrun .
 	go build -C test/hca -trimpath -o $(BUILD)/hca ./cmd/hca
+	go build -C test/efa -trimpath -o $(BUILD)/efa ./cmd/efa
 
 # The same flags keep it below 15 MB.
 conformance: ## build the conformance tests as one static program, .build/conformance

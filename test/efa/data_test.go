@@ -145,6 +145,12 @@ func TestFailures(t *testing.T) {
 		{name: "AH", want: ioBadAH, wqe: []any{12, uint16(1)}},
 		{name: "lkey", want: ioBadLKey, wqe: []any{36, uint32(0x999)}},
 		{name: "beyond the MR", want: ioBadLKey, wqe: []any{32, uint32(65537)}, op: ioWrite},
+		{name: "lkey of another PD", want: ioBadLKey, before: func(p *pair) { p.a.foreign(&p.a.lkey, nil, 7) }},
+		{name: "read to memory that may not be written", op: ioRead, want: ioBadLKey, before: func(p *pair) { p.a.foreign(&p.a.lkey, &p.a.pd, 0) }},
+		{name: "rkey of another PD", op: ioRead, want: ioRemoteAddr, before: func(p *pair) { p.b.foreign(&p.b.rkey, nil, 7) }},
+		{name: "read of memory for writing", op: ioRead, want: ioRemoteAddr, before: func(p *pair) { p.b.foreign(&p.b.rkey, &p.b.pd, permLocalWrite|permRemoteWrite) }},
+		{name: "write to memory for reading", op: ioWrite, want: ioRemoteAddr, before: func(p *pair) { p.b.foreign(&p.b.rkey, &p.b.pd, permLocalWrite|permRemoteRead) }},
+		{name: "receive in memory that may not be written", want: ioBadStatus, before: func(p *pair) { p.b.foreign(&p.b.lkey, &p.b.pd, permRemoteRead); p.qb.postRecv(1, 0, 8) }},
 		{name: "too long", want: ioTooLong, wqe: []any{32, uint32(mtu + 1)}},
 		{name: "QP number", want: ioNoQP, wqe: []any{4, uint16(0x7700)}},
 		{name: "Q_Key", want: ioNoQP, wqe: []any{16, uint32(1)}},
@@ -240,6 +246,15 @@ func TestOrder(t *testing.T) {
 	one, again, two := order(1), order(1), order(2)
 	if !slices.Equal(one, again) || slices.Equal(one, two) || slices.IsSorted(one) || slices.IsSorted(two) {
 		t.Errorf("order %v, again %v, with another seed %v", one, again, two)
+	}
+	falls := 0
+	for i := range one[1:] {
+		if one[i+1] < one[i] {
+			falls++
+		}
+	}
+	if falls < 3 { // late messages alone make one
+		t.Errorf("order %v", one)
 	}
 	slices.Sort(one)
 	if len(slices.Compact(one)) != 16 {

@@ -223,6 +223,21 @@ func (x *driver) open() *context {
 	return c
 }
 
+// foreign replaces a key of the context by that of an MR with other permissions, of a PD of its own if none is given.
+func (c *context) foreign(key *uint32, domain *uint16, perms uint8) {
+	c.Helper()
+	if domain == nil {
+		n := le.Uint16(c.must(opAllocPD, 0)[8:])
+		domain = &n
+	}
+	a := c.must(opRegMR, 0, 4, *domain, 8, c.addr, 40, uint64(pageSize), 48, uint8(12), 49, perms, 56, c.addr)
+	at := 8
+	if key == &c.rkey {
+		at = 12
+	}
+	*key = le.Uint32(a[at:])
+}
+
 // testCQ is a CQ as a driver sees it.
 type testCQ struct {
 	c      *context

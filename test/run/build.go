@@ -93,8 +93,10 @@ func (c *config) needed(s *step) []string {
 	if s.host == nil {
 		all = append(all, "vmrun")
 	}
-	if strings.Contains(s.device, "mlx5") {
-		all = append(all, "hca")
+	for device, model := range map[string]string{"mlx5": "hca", "efa": "efa"} {
+		if strings.Contains(s.device, device) {
+			all = append(all, model)
+		}
 	}
 	all = append(all, slices.Concat(s.needs, s.bin)...)
 	for _, p := range s.programs {
@@ -123,8 +125,8 @@ func (c *config) build(name string) (command, error) {
 		return command{args: []string{"go", "build", "-C", "tools/vmrun", "-o", "../../.build/vmrun", "."}}, nil
 	case name == "ibsim":
 		return command{args: []string{"sh", "-c", linkIBSim}}, nil
-	case name == "hca":
-		return command{dir: "test/hca", args: []string{"go", "build", "-trimpath", "-o", "../../.build/hca", "./cmd/hca"}}, nil
+	case name == "hca" || name == "efa":
+		return command{dir: "test/" + name, args: []string{"go", "build", "-trimpath", "-o", "../../.build/" + name, "./cmd/" + name}}, nil
 	case name == "runsc": // gVisor's program, in a module of its own for its dependencies; the first time it takes minutes
 		return command{dir: runscModule, env: target, args: words("go build -trimpath -ldflags -s -o ../../" + out + " gvisor.dev/gvisor/runsc")}, nil
 	case name == "staticcheck":

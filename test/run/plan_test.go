@@ -334,6 +334,7 @@ func TestBuild(t *testing.T) {
 		"pingpong":          "cd test/suites && GOARCH=amd64 go build -trimpath -ldflags '-s -w' -o ../../.build/amd64/pingpong ./containers/pingpong",
 		"bench-open":        "GOARCH=amd64 go build -trimpath -ldflags '-s -w' -o .build/amd64/bench-open ./test/bench/open",
 		"hca":               "cd test/hca && go build -trimpath -o ../../.build/hca ./cmd/hca",
+		"efa":               "cd test/efa && go build -trimpath -o ../../.build/efa ./cmd/efa",
 		"runsc":             "cd test/runsc && GOARCH=amd64 go build -trimpath -ldflags -s -o ../../.build/amd64/runsc gvisor.dev/gvisor/runsc",
 		"race/control.test": "cd test/suites && CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o ../../.build/race/control.test ./control",
 	} {

@@ -10,9 +10,10 @@ import (
 )
 
 // modules are the folders of the modules. Programs that import the library get the first one alone.
-var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, suitesModule, releaseModule, "test/valkey", "test/websocket"}
+var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, efaModule, suitesModule, releaseModule, "test/valkey", "test/websocket"}
 
 const (
+	efaModule     = "test/efa"     // the model of an EFA card, which imports the PCI server of test/hca
 	hcaModule     = "test/hca"     // the model of a card, which imports nothing of the other modules
 	releaseModule = "test/release" // what a release has besides programs, and the check of the API
 	runscModule   = "test/runsc"   // no packages; what gVisor's program needs
@@ -118,6 +119,7 @@ func (c *config) hostSuites() []suite {
 				{name: "vmrun", dir: "tools/vmrun", needs: gcc, host: words("go test -short ./...")},
 				{name: "suites", dir: suitesModule, waits: true, env: []string{noSoft}, host: words("go test ./...")},
 				{name: "hca", dir: hcaModule, host: words("go test ./...")},
+				{name: "efa", dir: efaModule, host: words("go test ./...")},
 				{name: "grpc", dir: "test/grpc", host: words("go test ./...")},
 				{name: "valkey", dir: "test/valkey", host: words("go test ./...")},
 				{name: "release", dir: releaseModule, host: words("go test -count=1 ./...")}, // it reads files of other modules
@@ -131,6 +133,7 @@ func (c *config) hostSuites() []suite {
 				{name: "suites", dir: suitesModule, needs: gcc, env: c.brief(append(cgo[:1:1], noMemory+","+string(testenv.Race), pick(c.short, "GOVERBS_WALK=3s", "GOVERBS_WALK=10s"))), host: words("go test -count=1 -race -timeout 30m ./conformance ./fabric")},
 				{name: "others", needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./tools/health ./tools/internal/... ./tools/metrics ./tools/verbs/...")},
 				{name: "hca", dir: hcaModule, needs: gcc, env: cgo, host: words("go test -race ./...")},
+				{name: "efa", dir: efaModule, needs: gcc, env: cgo, host: words("go test -race ./...")},
 				{name: "vmrun", dir: "tools/vmrun", needs: gcc, env: cgo, host: words("go test -race -short ./...")},
 				{name: "pairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=10m"), host: words("go test -count=1 -race -timeout 2h -run ^TestPairs$ -v ./uverbs")},
 				{name: "connpairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=2m"), host: words("go test -count=1 -race -timeout 1h -run ^TestPairs$ -v ./cm ./cm/rdmacm ./cm/rsocket ./cm/valkey ./uverbs/soft")},
@@ -278,7 +281,7 @@ func (c *config) sideBySide() []step {
 
 // suites returns all suites.
 func (c *config) suites() []suite {
-	return slices.Concat(c.hostSuites(), []suite{c.softSuite(), softUnitSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.softRxeSuite(), c.softMlx5Suite(), c.siwSuite(), c.fabricSuite(), fabricLongSuite()}, c.taskSuites())
+	return slices.Concat(c.hostSuites(), []suite{c.softSuite(), softUnitSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.efaSuite(), c.softRxeSuite(), c.softMlx5Suite(), c.siwSuite(), c.fabricSuite(), fabricLongSuite()}, c.taskSuites())
 }
 
 // Groups are lists of suites and steps that run in this order, in the short form. Test is what proves most; testall
@@ -288,15 +291,15 @@ func (c *config) suites() []suite {
 // run alone and the check, so that the processors have something to do until the end.
 var groups = map[string][]string{
 	"test": {"check", "rxe/interop", "unit/goverbs", "rxe/cm", "mlx5/ib", "unit/suites", "rxe/verbs", "siw/mixed", "soft/cm", "soft/auto", "soft/sockets", "soft/write", "soft/rsocket",
-		"rxe/bare", "soft/valkey", "unit/valkey", "unit/vmrun", "unit/grpc", "unit/hca", "unit/websocket", "unit/release"},
+		"rxe/bare", "soft/valkey", "unit/valkey", "unit/vmrun", "unit/grpc", "unit/hca", "unit/efa", "unit/websocket", "unit/release"},
 	"testall": {"sidebyside/rxe", "mlx5/roce", "mlx5ip", "perf/perftest", "siw/verbs", "race/library", "softrxe/cm", "hosts", "staticcheck", "softrxe/walk", "fabric/switches",
-		"cross/vet-arm64", "softrxe/verbs", "race/suites", "cards/random-ib", "cards/ece", "cards/random-roce", "control/programs", "fabric/diags", "soft/losswrite", "fabric/xdr", "fabric/partitions", "flat",
+		"cross/vet-arm64", "softrxe/verbs", "race/suites", "cards/random-ib", "cards/ece", "cards/random-roce", "control/programs", "efa/model", "fabric/diags", "soft/losswrite", "fabric/xdr", "fabric/partitions", "flat",
 		"cards/random-roce-control", "costs", "hotpaths", "fabric/cards", "traffic", "fabric/events", "rxe/one", "fabric/ibsim", "cross/build-windows-amd64", "rxe/latest", "abi", "benchonce",
 		"cross/vet-arm64-suites", "cross/vet-arm64-hca", "size"},
 	"testlong": {"sidebyside/mlx5", "cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc", "perf/newest", "perf/card",
 		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/load", "rxe/packages", "rxe/write", "soft/strangers", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "release", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
-		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "probes/hosts", "probes/soft", "exporter"},
+		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "probes/hosts", "probes/soft", "exporter", "race/efa", "efa/newest", "efa/6.12", "efa/first", "efa/batch", "efa/read", "efa/hosts"},
 }
 
 // errSuite is the error of a name that no suite has.

@@ -141,6 +141,7 @@ var mayImport = []struct {
 	{"test/hca/vfiouser", nil},
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/subnet", "test/hca/vfiouser"}},
 	{"test/suites/exporter", []string{"uverbs", "uverbs/soft", "tools/metrics", "tools/probe", "test"}},
+	{"test/efa", []string{"test/efa", "test/hca/vfiouser"}},
 	{"test/pairs", nil},
 	{"test/steps", nil},
 	{"test/testenv", nil},

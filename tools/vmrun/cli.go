@@ -63,9 +63,13 @@ personality=NAME selects registers, capabilities and behavior that differ from t
 seed, too. The seed and the differences are printed at the start, and VMRUN_PERSONALITY has them.
 strict makes it an error to set reserved bits in queues and doorbells, which a card does not read.
 
+With -device efa the devices are Elastic Fabric Adapters of AWS that the program efa models: efa_0
+and efa_1, or efa_0 in each of two hosts. They carry no IP: the loopback device has the addresses
+10.1.0.1 and 10.1.0.2, and two hosts have eth0. "efa -help" lists the personalities.
+
 With -device siw the devices are soft iWARP: siw0 and siw1 replace rxe0 and rxe1. Debian's kernels
-do not have that driver. vmrun builds it from Debian's kernel source with gcc and make of this
-machine, once for each kernel, in less than a minute.
+do not have the drivers siw and efa. vmrun builds them from Debian's kernel source with gcc and make
+of this machine, once for each kernel, in less than a minute.
 
 A machine can have several kinds of devices, as in -device rxe+siw+mlx5. The first kind has the
 addresses above. The second has ve2 and ve3 (10.1.1.1/24, fd00:2::1/64 and 10.1.1.2/24,
@@ -154,10 +158,10 @@ func command(status *int) *cobra.Command {
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and their dependencies into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian `SUITE` for -with")
 	f.IntVar(&o.hosts, "hosts", o.hosts, "run `N` guests, 1 to 8, which a link connects")
-	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), rxe+siw, mlx5 (a modelled ConnectX), with options: mlx5[,mode=ib|ipoib|roce][,topology=FILE][,personality=NAME][,strict]")
-	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the ConnectX")
-	f.StringVar(&o.hcaReport, "hca-report", "", "write what the ConnectX observed to `FILE`, as JSON")
-	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print the commands that the ConnectX receives, in words")
+	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), rxe+siw, efa[,personality=NAME] (a modelled EFA card), mlx5 (a modelled ConnectX), with options: mlx5[,mode=ib|ipoib|roce][,topology=FILE][,personality=NAME][,strict]")
+	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the cards of -device mlx5 or efa")
+	f.StringVar(&o.hcaReport, "hca-report", "", "write what the cards observed to `FILE`, as JSON")
+	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print the commands that the cards receive, in words")
 	f.StringVar(&o.net, "net", "", "`NET`: rxe or the kind of -device (default), veth (no RDMA devices; with several hosts it is eth) or none")
 	f.StringVar(&o.loss, "loss", "", "lose `P%` of the packets on the link, each way: 1%, 0.5%")
 	f.StringVar(&o.delay, "delay", "", "delay packets on the link by this `TIME`, each way: 5ms")
@@ -245,7 +249,7 @@ func fetchCommand(o *options) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&o.arch, "arch", o.arch, "`ARCH` of the guest")
-	c.Flags().StringVar(&o.dev, "device", o.dev, "`KIND`s of devices: with siw, build that module for the kernels as well")
+	c.Flags().StringVar(&o.dev, "device", o.dev, "`KIND`s of devices: with siw or efa, build that module for the kernels as well")
 	common(c.Flags(), o)
 	return c
 }

@@ -127,10 +127,13 @@ func (d device) model() []string {
 	return []string{"-mode", d.mode}
 }
 
+// modelled reports whether a model plays the device.
+func (d device) modelled() bool { return d.kind == deviceMlx5 || d.kind == deviceEFA }
+
 // modelled gives the device with the cards, the zero one if there is none.
 func (o *options) modelled() device {
 	for _, d := range o.devices {
-		if d.kind == deviceMlx5 || d.kind == deviceEFA {
+		if d.modelled() {
 			return d
 		}
 	}
@@ -205,7 +208,7 @@ func (o *options) checkDevices() error {
 	if !cards && (o.hca != "" || o.hcaReport != "" || o.hcaVerbose) {
 		return fmt.Errorf("-hca, -hca-report and -hca-verbose go with -device %s or %s", deviceMlx5, deviceEFA)
 	}
-	if strings.Contains(o.dev, deviceMlx5) && strings.Contains(o.dev, deviceEFA) {
+	if slices.ContainsFunc(o.devices, func(d device) bool { return d.modelled() && d != o.modelled() }) {
 		return fmt.Errorf("-device %q: want one kind of modelled card, %s or %s", o.dev, deviceMlx5, deviceEFA)
 	}
 	if o.hosts > 1 && len(o.devices) > 1 {

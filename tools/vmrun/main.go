@@ -26,8 +26,8 @@
 // With -device siw or efa the driver is a module that no kernel of Debian's has: package kmod builds it
 // of Debian's own source and headers, and the cache keeps it.
 //
-// With -device mlx5 the guests' cards are played by another process, the command cmd/hca of the module
-// test/hca, to which QEMU speaks vfio-user over sockets that vmrun makes. Its
+// With -device mlx5 or efa the guests' cards are played by another process, the command cmd/hca of the
+// module test/hca, or cmd/efa of test/efa, to which QEMU speaks vfio-user over sockets that vmrun makes. Its
 // report comes when QEMU is gone, and so does its say in the exit status.
 //
 // # What counts as a failure of the kernel

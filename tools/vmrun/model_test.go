@@ -43,6 +43,7 @@ func TestModelArguments(t *testing.T) {
 		{1, func(o *options) { o.dev = "mlx5,strict,personality=vf" }, "-mode roce -personality vf -strict fd:3 fd:4"},
 		{1, func(o *options) { o.dev = "mlx5,mode=ipoib" }, "-mode ib -managed fd:3 fd:4"},
 		{1, func(o *options) { o.dev = "mlx5,mode=ipoib,topology=net" }, "-mode ib -topology net fd:3 fd:4"},
+		{2, func(o *options) { o.hosts, o.dev = 2, "efa,personality=first" }, "-personality first fd:3 fd:4"},
 	} {
 		a, out := fakeModel(t, "echo $*", tt.change)
 		m, err := a.startModel(tt.guests)
@@ -50,8 +51,8 @@ func TestModelArguments(t *testing.T) {
 		if status, err := m.finish(0); status != 0 || err != nil {
 			t.Errorf("status %d, %v", status, err)
 		}
-		if got := out.String(); got != "hca: "+tt.want+"\n" {
-			t.Errorf("%q, want %q", got, tt.want)
+		if want := a.modelled().program() + ": " + tt.want + "\n"; out.String() != want {
+			t.Errorf("%q, want %q", out.String(), want)
 		}
 	}
 }

@@ -1,7 +1,7 @@
-// Package control runs rdma-core's programs, with its libmlx5, on the modelled ConnectX of
-// test/hca: it is how we know that a driver which fails there is the one at fault. The tests
-// run in a VM that vmrun boots with -device mlx5; what libmlx5 or the kernel's drivers do to
-// the card that they must not makes vmrun fail.
+// Package control runs rdma-core's programs, with its libmlx5 and libefa, on the modelled cards of
+// test/hca and test/efa: it is how we know that a driver which fails there is the one at fault. The
+// tests run in a VM that vmrun boots with -device mlx5 or efa; what a library or the kernel's drivers
+// do to the card that they must not makes vmrun fail.
 package control
 
 import (

@@ -164,13 +164,7 @@ func TestReload(t *testing.T) {
 	}
 	order := []string{"mlx5_ib", "mlx5_core"}
 	for _, name := range order {
-		eventually(t, name+" is unloaded", func() bool {
-			err := unix.DeleteModule(name, unix.O_NONBLOCK)
-			if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBUSY) {
-				t.Fatalf("unload %s: %v", name, err)
-			}
-			return err == nil
-		})
+		unload(t, name)
 	}
 	for i := range do {
 		if n := do[i]("command DISABLE_HCA"); n != "1" {
@@ -189,6 +183,18 @@ func TestReload(t *testing.T) {
 	if out := program.Launch(t, "ibv_devinfo", "-d", first).Wait(t); !strings.Contains(out, "vendor_part_id:\t\t\t4120") {
 		t.Errorf("ibv_devinfo says %q", out)
 	}
+}
+
+// unload unloads a module.
+func unload(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, name+" is unloaded", func() bool {
+		err := unix.DeleteModule(name, unix.O_NONBLOCK)
+		if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBUSY) {
+			t.Fatalf("unload %s: %v", name, err)
+		}
+		return err == nil
+	})
 }
 
 // load loads a module of the guest.

@@ -1,5 +1,5 @@
-// Package pyverbs runs tests that rdma-core has for its own libmlx5, written in Python, on the modelled
-// ConnectX of test/hca: like test/suites/control, they tell whether it is the model that is at fault.
+// Package pyverbs runs tests that rdma-core has for its own libmlx5 and libefa, written in Python, on the modelled
+// cards of test/hca and test/efa: like test/suites/control, they tell whether it is the model that is at fault.
 package pyverbs
 
 import (
@@ -63,13 +63,23 @@ func TestDCStreams(t *testing.T) {
 func passes(t *testing.T, gid int, class string, tests ...string) {
 	t.Helper()
 	testenv.Guest(t)
-	dir := filepath.Join(t.TempDir(), "tests")
 	module, _, _ := strings.Cut(class, ".")
-	// The first file imports the modules in an order in which they find each other.
-	unpack(t, dir, "test_addr.py", module+".py")
-	line := []string{"python3", filepath.Join(dir, "run_tests.py"), "--dev", "mlx5_0", "--gid", strconv.Itoa(gid), "-v"}
+	var names []string
 	for _, name := range tests {
-		line = append(line, "tests."+class+"."+name)
+		names = append(names, class+"."+name)
+	}
+	run(t, "mlx5_0", gid, []string{module + ".py"}, names)
+}
+
+// run runs tests of files of rdma-core on a device. All must pass.
+func run(t *testing.T, device string, gid int, files, tests []string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "tests")
+	// The first file imports the modules in an order in which they find each other.
+	unpack(t, dir, append(files, "test_addr.py")...)
+	line := []string{"python3", filepath.Join(dir, "run_tests.py"), "--dev", device, "--gid", strconv.Itoa(gid), "-v"}
+	for _, name := range tests {
+		line = append(line, "tests."+name)
 	}
 	out := program.Launch(t, line...).Wait(t)
 	if got := strings.Count(out, "... ok"); got != len(tests) {

@@ -125,7 +125,7 @@ func TestSource(t *testing.T) {
 	var b bytes.Buffer
 	w, err := xz.NewWriter(&b)
 	must(t, err)
-	const siw = "linux-source-9.9/" + Siw.dir
+	siw := "linux-source-9.9/" + Siw.dir
 	if _, err := w.Write(archive(t, "linux-source-9.9/drivers/infiniband/sw/rxe/rxe.c", siw, siw+"Makefile", siw+"siw_cm.c", "linux-source-9.9/drivers/x.c")); err != nil {
 		t.Fatal(err)
 	}
@@ -224,6 +224,9 @@ func TestCompile(t *testing.T) {
 	fakeTool(t, "make", `[ -z "$MAKEFLAGS$ARCH" ] || exit 3; case "$*" in *"M=/src CC=gcc CONFIG_RDMA_SIW=m"*) exit 0;; esac; i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo line $i; done; exit 2`)
 	if err := Siw.compile(t.Context(), "/headers", "/src"); err != nil {
 		t.Error(err)
+	}
+	if err := EFA.compile(t.Context(), "/headers", "/src"); err == nil {
+		t.Error("efa was built as siw")
 	}
 	err := Siw.compile(t.Context(), "/headers", "/other")
 	if err == nil || !strings.Contains(err.Error(), "exit status 2:\nline 16\n") || !strings.HasSuffix(err.Error(), "line 40") {

@@ -1,0 +1,75 @@
+package control
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/internal/program"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// efaEnv is 1 in boots with the modelled EFA cards of test/efa.
+const efaEnv = "GOVERBS_EFA"
+
+// TestEFA runs rdma-core's programs, with its libefa, on modelled EFA cards.
+func TestEFA(t *testing.T) {
+	testenv.Boot(t, efaEnv, "efa/model")
+	out := program.Launch(t, "ibv_devinfo", "-v", "-d", "efa_0").Wait(t)
+	for _, want := range []string{"vendor_id:\t\t\t0x1d0f", "state:\t\t\tPORT_ACTIVE (4)", "link_layer:\t\tUnspecified", "max_msg_sz:\t\t0x22e0", "GID[  0]:\t\tfe80:0000:0000:0000:0200:00ff:fe00:ef01"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("ibv_devinfo says nothing of %q:\n%s", want, out)
+		}
+	}
+	lines := [][]string{
+		{"ibv_ud_pingpong", "-g", "0", "-n", "100"},
+		{"ib_send_lat", "-x", "0", "-c", "SRD", "-n", "100"},
+		{"ib_send_bw", "-x", "0", "-c", "SRD", "-n", "200", "-s", "8192"},
+		{"ib_send_bw", "-x", "0", "-c", "SRD", "-n", "100", "-s", "32", "-I", "32", "-q", "4"},
+		{"ib_send_bw", "-x", "0", "-c", "UD", "-n", "200", "-s", "4096", "-Q", "1"}, // libefa has no unsignaled requests
+	}
+	if !testenv.CardIs("no-eqs") {
+		lines = append(lines, []string{"ibv_ud_pingpong", "-g", "0", "-n", "20", "-e"})
+	}
+	if os.Getenv("GOVERBS_EFA_NEWEST") == "1" { // perftest of Debian 12 has no RDMA of EFA
+		for _, name := range []string{"ib_read_lat", "ib_read_bw", "ib_write_lat", "ib_write_bw"} {
+			lines = append(lines, []string{name, "-x", "0", "-c", "SRD", "-n", "50", "-s", "65536"})
+		}
+	}
+	for _, line := range lines {
+		t.Run(strings.Join(line, " "), func(t *testing.T) {
+			play(t, append(line[:len(line):len(line)], "-d", "efa_0"), append(line[:len(line):len(line)], "-d", "efa_1"))
+		})
+	}
+	for name, least := range map[string]int{"hw_counters/keep_alive_rcvd": 1, "ports/1/hw_counters/recv_wrs": 900, "ports/1/hw_counters/send_wrs": 200} {
+		if n, err := strconv.Atoi(attribute(t, "efa_0", name)); err != nil || n < least {
+			t.Errorf("%s is %d, want at least %d; %v", name, n, least, err)
+		}
+	}
+}
+
+// TestEFAReload unloads the driver, which takes down all that it has made on the cards, and loads it again.
+func TestEFAReload(t *testing.T) {
+	testenv.Boot(t, efaEnv, "efa/model")
+	unload(t, "efa")
+	if s := state("efa_0"); s != "" {
+		t.Errorf("without its driver the card is %s", s)
+	}
+	load(t, "efa")
+	for _, card := range []string{"efa_0", "efa_1"} {
+		eventually(t, card+" is there", func() bool { return strings.Contains(state(card), "ACTIVE") })
+	}
+}
+
+// TestEFAHosts has the card of a machine send to that of another one.
+func TestEFAHosts(t *testing.T) {
+	testenv.Boot(t, efaEnv, "efa/hosts")
+	host, peer := testenv.Hosts(t)
+	line := []string{"ibv_ud_pingpong", "-d", "efa_0", "-g", "0", "-n", "100"}
+	if host == 1 {
+		serve(t, line)
+	} else {
+		visit(t, line, peer)
+	}
+}
