@@ -137,7 +137,7 @@ func (d *Device) execute() {
 	d.admin.commands.counter++
 	c := &command{in: make([]byte, commandSize)}
 	if err := d.read(addr, c.in); err != nil {
-		d.violate("admin-doorbell", "%v", err)
+		d.gone(err)
 		return
 	}
 	kind, known := kinds[opcode(c.u8(2))]
@@ -197,7 +197,7 @@ func (d *Device) answerCommand(c *command, s status) {
 	q.counter++
 	b, err := d.place(addr, commandSize)
 	if err != nil {
-		d.violate("admin-setup", "ACQ: %v", err)
+		d.gone(err)
 		return
 	}
 	copy(c.answer[:2], c.in[:2])

@@ -40,7 +40,7 @@ func (d *Device) keepAlive() {
 	addr, phase := q.at(aenqEntrySize)
 	b, err := d.place(addr, aenqEntrySize)
 	if err != nil {
-		d.violate("admin-setup", "AENQ: %v", err)
+		d.gone(err)
 		return
 	}
 	q.counter++

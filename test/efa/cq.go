@@ -80,7 +80,7 @@ func (d *Device) event(q *cq) {
 	addr, phase := q.eq.at(eqEntrySize)
 	b, err := d.place(addr, eqEntrySize)
 	if err != nil {
-		d.violate("eq", "%v", err)
+		d.gone(err)
 		return
 	}
 	q.eq.counter++
@@ -221,7 +221,7 @@ func (d *Device) complete(q *cq, sub uint16, entry []byte) {
 	addr, phase := r.at(q.entry)
 	b, err := d.place(addr, q.entry)
 	if err != nil {
-		d.violate("cq", "%v", err)
+		d.gone(err)
 		return
 	}
 	r.counter++

@@ -7,9 +7,9 @@ import (
 
 // Personality is what a card has of all that cards may differ in.
 type Personality struct {
-	Name     string // Name is that of ParsePersonality.
+	Name     string // Name is what ParsePersonality takes.
 	ID       uint16 // ID is the PCI device ID.
-	Version  uint32 // Version is that of the interface, 0.1 or 0.2. From 0.2 on, answers of commands have a checksum.
+	Version  uint32 // Version of the interface, 0.1 or 0.2. From 0.2 on, answers of commands have a checksum.
 	Caps     uint32 // Caps are the bits of device_caps.
 	SubCQs   uint16 // SubCQs is the number of rings of a CQ.
 	MinSQ    uint16 // MinSQ is the smallest depth of a send queue; 0 is any. It also forbids a doorbell for the whole queue.

@@ -154,6 +154,23 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// A guest that ends with its driver at work has done nothing wrong.
+func TestGuestGone(t *testing.T) {
+	p := newPair(t, "plain", typeSRD, 0)
+	p.a.must(opSetFeature, 0, 17, uint8(featAENQ), 24, uint32(allGroups))
+	p.qb.postRecv(1, 0, 8)
+	p.qa.post(p.qa.wqe(1, ioSend, p.ab, p.qb, 6, uint16(1), 32, p.a.local(0, 8)))
+	p.qa.ring()
+	p.a.guest.mem = nil
+	p.a.dev.f.Drain()
+	p.a.dev.KeepAlive()
+	p.qb.recv.wait(0)
+	p.a.broken()
+	if n := p.a.dev.Report().Queues["rings of a guest that is gone"]; n != 2 {
+		t.Errorf("%d rings", n)
+	}
+}
+
 // Every bit of a request is checked.
 func TestRequestViolations(t *testing.T) {
 	for _, tt := range []struct {

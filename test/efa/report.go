@@ -55,6 +55,12 @@ func (d *Device) violate(rule, format string, args ...any) {
 	d.trace("VIOLATION of %s: %s", rule, text)
 }
 
+// gone records that a ring, whose memory was there when it was set up, is no longer: the guest has ended.
+func (d *Device) gone(err error) {
+	d.rep.Queues["rings of a guest that is gone"]++
+	d.trace("%v", err)
+}
+
 // trace tells whoever listens what happens.
 func (d *Device) trace(format string, args ...any) {
 	if d.cfg.Trace != nil {

@@ -40,7 +40,7 @@ func (d *Device) rqDoorbell(q *qp, counter uint16) {
 	for range n {
 		var b [descriptorSize]byte
 		if err := d.read(r.base+uint64(r.posted%r.depth)*descriptorSize, b[:]); err != nil {
-			d.violate("rq", "%v", err)
+			d.gone(err)
 			return
 		}
 		r.posted++
