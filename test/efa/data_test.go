@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 	"testing"
+	"time"
 )
 
 // A message of each kind arrives, with all that its completions say.
@@ -260,6 +261,30 @@ func TestOrder(t *testing.T) {
 	if len(slices.Compact(one)) != 16 {
 		t.Errorf("completions of %v", one)
 	}
+}
+
+// Run delivers what Drain does, late messages and retries as well, until the fabric is closed.
+func TestRun(t *testing.T) {
+	p := newPair(t, "plain", typeSRD, 0, 29, uint8(3))
+	f, done := p.a.dev.f, make(chan struct{})
+	go func() { f.Run(); close(done) }()
+	for i := range uint16(16) {
+		if i > 0 { // for one of the messages there is no receive
+			p.qb.postRecv(i, 0, 8)
+		}
+		p.qa.post(p.qa.wqe(i, ioSend, p.ab, p.qb, 6, uint16(1), 32, p.a.local(0, 8)))
+	}
+	p.qa.ring()
+	for {
+		if q := p.a.dev.Report().Queues; q["completions: ok"] == 15 && q["completions: receiver not ready"] == 1 {
+			break
+		}
+		time.Sleep(pause)
+	}
+	f.Close()
+	<-done
+	p.qa.send.wait(16)
+	p.a.broken()
 }
 
 // A sender waits for a receive as long as its QP says.

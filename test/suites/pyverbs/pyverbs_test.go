@@ -81,7 +81,10 @@ func run(t *testing.T, device string, gid int, files, tests []string) {
 	for _, name := range tests {
 		line = append(line, "tests."+name)
 	}
-	out := program.Launch(t, line...).Wait(t)
+	p := program.Launch(t, line...)
+	p.KeepRunning()
+	<-p.Ended // many tests, and Python is slow to begin: the boot has a limit
+	out := p.Wait(t)
 	if got := strings.Count(out, "... ok"); got != len(tests) {
 		t.Errorf("%d tests are ok, want %d:\n%s", got, len(tests), out)
 	}
