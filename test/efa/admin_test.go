@@ -102,6 +102,12 @@ func TestCommands(t *testing.T) {
 	y.aq[2], y.aq[3] = byte(opAllocPD), 0
 	y.store(regAQDoorbell, 1)
 	y.broken("admin-phase")
+	copy(y.aq[commandSize:], words(commandSize, 0, uint16(0x1000), 2, uint8(opAllocPD), 3, uint8(1)))
+	y.store(regAQDoorbell, 2)
+	if got := y.acq[commandSize:][2]; got != byte(statusMalformed) {
+		t.Errorf("a command ID of 13 bits: status %d", got)
+	}
+	y.broken("admin-phase", "admin-reserved")
 }
 
 // Several commands with one doorbell are answered with one interrupt, and with none if they are masked.

@@ -35,7 +35,7 @@ func TestMessages(t *testing.T) {
 		{name: "read of an older card", kind: typeSRD, op: ioRead, personality: "read", sizes: []int{20000}},
 		{name: "write", kind: typeSRD, op: ioWrite, sizes: []int{9000}},
 		{name: "write inline", kind: typeSRD, op: ioWrite, ctrl: wqeInline, inline: 80, wide: true},
-		{name: "write with immediate", kind: typeSRD, op: ioWrite, ctrl: wqeImmediate, sizes: []int{30000}, recv: []int{60000, 1}},
+		{name: "write with immediate", kind: typeSRD, op: ioWrite, ctrl: wqeImmediate, sizes: []int{65536}, recv: []int{60000, 1}},
 		{name: "unsolicited write", kind: typeSRD, op: ioWrite, flags: 4, ctrl: wqeImmediate, sizes: []int{5}, recv: nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -108,6 +108,9 @@ func (p *pair) checkReceive(t *testing.T, kind, op, ctrl, opBits uint8, recv []i
 		if p.ba == noAH {
 			copy(want[16:], p.a.dev.gid[:])
 		}
+		if op == ioWrite {
+			le.PutUint16(want[16:], uint16(length>>16))
+		}
 		if recv == nil {
 			want[0], want[3] = 0, want[3]|1<<7
 		}
@@ -154,6 +157,7 @@ func TestFailures(t *testing.T) {
 		{name: "receive in memory that may not be written", want: ioBadStatus, before: func(p *pair) { p.b.foreign(&p.b.lkey, &p.b.pd, permRemoteRead); p.qb.postRecv(1, 0, 8) }},
 		{name: "too long", want: ioTooLong, wqe: []any{32, uint32(mtu + 1)}},
 		{name: "QP number", want: ioNoQP, wqe: []any{4, uint16(0x7700)}},
+		{name: "QP of another type", want: ioNoQP, before: func(p *pair) { p.qb = p.b.qp(typeUD, 0, p.qb.send, p.qb.recv).ready() }},
 		{name: "Q_Key", want: ioNoQP, wqe: []any{16, uint32(1)}},
 		{name: "QP in error", want: ioNoQP, before: func(p *pair) { p.qb.modify(stateRTS, stateError, 0) }},
 		{name: "no receive", want: ioRNR},

@@ -13,13 +13,18 @@ func (c *config) efaSuite() suite {
 	newest := model("newest", "latest", "efa")
 	newest.flags, newest.with, newest.env = []string{"-with-suite", "sid"}, append(newest.with, "iproute2"), append(env[:2:2], "GOVERBS_EFA_NEWEST=1")
 	return suite{
-		name: "efa", doc: "rdma-core's programs on a modelled EFA card: what fails there is the model's fault",
+		name: "efa", doc: "rdma-core's and libfabric's programs on a modelled EFA card: what fails there is the model's fault",
 		steps: []step{
 			model("model", "", "efa"), newest, model("6.12", "6.12", "efa"),
 			model("first", "", "efa,personality=first"), model("batch", "", "efa,personality=batch"), model("read", "", "efa,personality=read"),
 			{
 				name: "hosts", device: "efa", flags: []string{"-hosts", "2", "-cpus", "1"}, with: ibverbs, env: env,
 				programs: []program{only("control", "TestEFAHosts")},
+			},
+			{
+				name: "libfabric", kernel: "latest", device: "efa", flags: []string{"-with-suite", "sid", "-hosts", "2", "-cpus", "1", "-mem", "2G"},
+				with: []string{"libfabric-bin", "ibverbs-providers"}, env: []string{guest, "GOVERBS_LIBFABRIC=1", "FI_EFA_RX_SIZE=256"},
+				programs: []program{only("control", "TestLibfabric")},
 			},
 		},
 	}

@@ -65,8 +65,21 @@ func TestEFAReload(t *testing.T) {
 // TestEFAHosts has the card of a machine send to that of another one.
 func TestEFAHosts(t *testing.T) {
 	testenv.Boot(t, efaEnv, "efa/hosts")
+	meet(t, []string{"ibv_ud_pingpong", "-d", "efa_0", "-g", "0", "-n", "100"})
+}
+
+// TestLibfabric sends with libfabric, which has a protocol of its own over SRD, from a machine to another one.
+func TestLibfabric(t *testing.T) {
+	testenv.Boot(t, "GOVERBS_LIBFABRIC", "efa/libfabric")
+	for _, endpoint := range []string{"rdm", "dgram"} {
+		t.Run(endpoint, func(t *testing.T) { meet(t, []string{"fi_pingpong", "-p", "efa", "-e", endpoint, "-I", "20"}) })
+	}
+}
+
+// meet runs a program as the server on one machine and as the client on the other one.
+func meet(t *testing.T, line []string) {
+	t.Helper()
 	host, peer := testenv.Hosts(t)
-	line := []string{"ibv_ud_pingpong", "-d", "efa_0", "-g", "0", "-n", "100"}
 	if host == 1 {
 		serve(t, line)
 	} else {
