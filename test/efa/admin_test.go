@@ -191,7 +191,11 @@ func TestKeepAlive(t *testing.T) {
 		t.Error("no event on the second round")
 	}
 	x.broken()
-	x.store(regAENQCons, 18)
+	x.store(regControl, controlReset)
+	x.store(regAENQCons, 17) // by a handler that was late
+	x.broken()
+	x = start(t, NewFabric(1), 0, "plain")
+	x.store(regAENQCons, 1)
 	x.broken("aenq-doorbell")
 }
 

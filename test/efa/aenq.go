@@ -11,6 +11,7 @@ type eventRing struct {
 // setAENQ starts the ring.
 func (d *Device) setAENQ(v uint32) {
 	if d.ringIsRight("AENQ", d.reg.aenq, v&0xffff, v>>16&0xff, d.aenq.depth) {
+		d.hadAENQ = true
 		d.aenq.ring, d.aenq.vector = ring{base: d.reg.aenq, depth: v & 0xffff}, int(v>>24)
 	}
 }
@@ -18,6 +19,9 @@ func (d *Device) setAENQ(v uint32) {
 // aenqConsumer says which events were read.
 func (d *Device) aenqConsumer(v uint32) {
 	q := &d.aenq
+	if q.depth == 0 && d.hadAENQ {
+		return
+	}
 	if q.depth == 0 || v>>16 != 0 || uint16(q.counter)-uint16(v) > uint16(q.counter)-q.consumer {
 		d.violate("aenq-doorbell", "consumer %#x after %#x, and %#x events were written", v, q.consumer, uint16(q.counter))
 		return

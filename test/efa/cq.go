@@ -27,6 +27,7 @@ func (d *Device) createEQ(c *command) *failure {
 		return refuse(statusNoResources, "there are %d EQs", maxEQs)
 	}
 	d.eqs[n] = &eventQueue{ring: ring{base: base, depth: depth}, vector: vector}
+	d.hadEQ[n] = true
 	c.put16(8, n)
 	return nil
 }
@@ -58,6 +59,9 @@ func (d *Device) destroyEQ(c *command) *failure {
 // after that.
 func (d *Device) armEQ(v uint32) {
 	q := d.eqs[uint16(v)]
+	if q == nil && d.hadEQ[uint16(v)] {
+		return
+	}
 	if q == nil || v&^uint32(eqArm) > 0xffff || v&eqArm == 0 {
 		d.violate("eq-doorbell", "%#x: EQ %d does not exist, or is not armed", v, uint16(v))
 		return

@@ -41,11 +41,16 @@ type Device struct {
 	born  map[uint16]uint16
 	last  struct{ ah, mr, handle uint32 } // given out last
 	stats statistics
+
+	// Linux frees an interrupt after the queue, or the reset, that it belongs to: its handler may still ring a
+	// doorbell of a queue that was there.
+	hadAENQ bool
+	hadEQ   map[uint16]bool
 }
 
 // New makes a card and puts it on its fabric.
 func New(cfg Config) *Device {
-	d := &Device{cfg: cfg, f: cfg.Fabric, rep: newReport(cfg), born: map[uint16]uint16{}}
+	d := &Device{cfg: cfg, f: cfg.Fabric, rep: newReport(cfg), born: map[uint16]uint16{}, hadEQ: map[uint16]bool{}}
 	d.gid = GID{0: 0xfe, 1: 0x80, 8: 0x02, 11: 0xff, 12: 0xfe, 14: 0xef, 15: cfg.Index + 1}
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()

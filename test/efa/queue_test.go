@@ -77,7 +77,16 @@ func TestEvents(t *testing.T) {
 	expect("armed with all read", 2, 2)
 	send()
 	expect("a last one", 3, 3)
+	for _, c := range []struct {
+		op  opcode
+		arg any
+	}{{opDestroyQP, p.qa.handle}, {opDestroyCQ, cq.number}, {opDestroyEQ, p.a.eqn}} {
+		p.a.must(c.op, 0, 4, c.arg)
+	}
+	armEQ() // by a handler that was late
 	p.a.broken()
+	p.a.store(regEQDoorbell, eqArm|60)
+	p.a.broken("eq-doorbell")
 }
 
 // Each rule about doorbells and completion queues is checked.
