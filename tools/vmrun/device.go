@@ -242,7 +242,7 @@ func (o *options) checkNet(cards bool) error {
 	efa := o.modelled().kind == deviceEFA
 	switch {
 	case efa && (o.loss != "" || o.delay != ""):
-		return fmt.Errorf("-loss and -delay: with -device %s there are none; its personalities have other faults", deviceEFA)
+		return fmt.Errorf("-loss and -delay: the fabric of -device %s has neither", deviceEFA)
 	case cards && o.net != usual && o.net != guest.NetNone:
 		return fmt.Errorf("-net %q: with -device %s, want none or nothing", o.net, o.modelled().kind)
 	case cards && o.reorder != "":

@@ -78,7 +78,7 @@ func TestCheck(t *testing.T) {
 		{"efa", func(o *options) { o.dev = "efa,personality=first" }, ""},
 		{"efa and rxe", func(o *options) { o.dev, o.hcaReport = "rxe+efa", "x" }, ""},
 		{"efa's mode", func(o *options) { o.dev = "efa,mode=ib" }, `-device "efa,mode=ib": want rxe, siw, mlx5`},
-		{"efa's loss", func(o *options) { o.dev, o.loss = "efa", "1%" }, "-loss and -delay: with -device efa there are none"},
+		{"efa's loss", func(o *options) { o.dev, o.loss = "efa", "1%" }, "-loss and -delay: the fabric of -device efa has neither"},
 		{"efa and a net", func(o *options) { o.dev, o.net = "efa", "rxe" }, `-net "rxe": with -device efa, want none or nothing`},
 		{"two models", func(o *options) { o.dev = "efa+mlx5" }, `-device "efa+mlx5": want one kind of modelled card, mlx5 or efa`},
 		{"three hosts with EFA cards", func(o *options) { o.dev, o.hosts = "efa", 3 }, "-hosts 3: with -device efa, want 1 or 2"},
