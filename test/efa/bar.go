@@ -4,12 +4,10 @@ import "fmt"
 
 // registers is the state of BAR 0.
 type registers struct {
-	answer           uint64 // bus address that registers are read to; 0 is none
-	answerHi         uint32
-	aq, acq, aenq    uint64
-	masked, resetOn  bool
-	aqSet, acqSet    bool
-	aenqSet, answers bool
+	answer          uint64 // bus address that registers are read to; 0 is none
+	answerHi        uint32
+	aq, acq, aenq   uint64
+	masked, resetOn bool
 }
 
 // ReadBAR answers a load. A driver has no reason for one: it has registers written to memory, and what it has stored

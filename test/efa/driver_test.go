@@ -40,11 +40,10 @@ type driver struct {
 	*guest
 	interrupts map[int]int
 
-	answer           []byte
-	reads            uint16
-	aq, acq, aenq    []byte
-	commands         uint32
-	answered, events uint32
+	answer             []byte
+	reads              uint16
+	aq, acq, aenq      []byte
+	commands, answered uint32
 }
 
 // newDriver makes a card and a driver that has reset it.
