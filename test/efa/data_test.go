@@ -168,7 +168,7 @@ func TestFailures(t *testing.T) {
 		{name: "unknown peer", op: ioWrite, want: ioUnknownPeer, before: func(p *pair) { p.b.must(opDestroyAH, 0, 4, p.ba, 6, p.b.pd) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := newPair(t, "plain", typeSRD, 0)
+			p := newPair(t, "plain", typeSRD, 0, 29, uint8(0))
 			if tt.before != nil {
 				tt.before(p)
 			}
@@ -306,6 +306,16 @@ func TestReceiverNotReady(t *testing.T) {
 			t.Errorf("%d retries: %s", retries, ioStatuses[e[2]])
 		}
 		p.a.broken()
+	}
+	for _, personality := range []string{"plain", "first"} {
+		p := newPair(t, personality, typeSRD, 0) // which says nothing of retries
+		p.qa.post(p.qa.wqe(9, ioSend, p.ab, p.qb, 6, uint16(1), 32, p.a.local(0, 8)))
+		p.qa.ring()
+		p.qa.send.wait(0)
+		p.qb.postRecv(1, 0, 8)
+		if e := p.qa.send.wait(1)[0]; e[2] != ioOK {
+			t.Errorf("%s: %s", personality, ioStatuses[e[2]])
+		}
 	}
 	// The receiver goes away, in each way.
 	for name, leave := range map[string]func(*pair){

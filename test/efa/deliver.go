@@ -10,7 +10,7 @@ func (d *Device) deliver(m *message) {
 		d.sent(m, ioOK)
 		return
 	}
-	if s == ioRNR {
+	if s == ioRNR { // SRD: a datagram is lost
 		if m.tries++; m.from.rnrRetry == forever {
 			d.f.parked = append(d.f.parked, m)
 			return

@@ -44,7 +44,7 @@
 //   - A command with the same PD and address gives the same AH again, and it takes as many to destroy it.
 //   - A wrong Q_Key is for the sender of SRD as a QP that does not exist. Datagrams are dropped.
 //   - A message for which a receive is too short does not use it up.
-//   - Without RNR retries in MODIFY_QP, a message fails at once if there is no receive. 7 retries never end.
+//   - Without a receive a message waits for ever, unless MODIFY_QP limits the retries to less than 7 (libfabric says so).
 //   - A CQ that is armed while it has entries that were not read writes its event at once.
 //   - The 40 bytes before the data of a datagram are a GRH.
 //   - After a reset of a QP the phase of its requests is not checked, as libefa goes on with the one that it had.

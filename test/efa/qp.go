@@ -27,7 +27,7 @@ func (s state) String() string {
 // firstHandle tells handles of QPs from their numbers.
 const firstHandle = 0x10000
 
-// forever is the number of RNR retries that never ends.
+// forever is the number of RNR retries that never ends. SRD has it unless MODIFY_QP says otherwise.
 const forever = 7
 
 // qp is a queue pair.
@@ -56,7 +56,7 @@ type qp struct {
 func (d *Device) createQP(c *command) *failure {
 	p, kind, flags, page := d.pds[c.u16(4)], c.u8(6), c.u8(7), c.u16(56)
 	send, recv := d.cqs[uint16(c.u32(24))], d.cqs[uint16(c.u32(28))]
-	q := &qp{kind: kind, uar: page, pd: p, dev: d, sendCQ: send, recvCQ: recv, unsolicited: flags&4 != 0, fresh: true}
+	q := &qp{kind: kind, uar: page, pd: p, dev: d, sendCQ: send, recvCQ: recv, unsolicited: flags&4 != 0, fresh: true, rnrRetry: forever}
 	q.sq = sendQueue{bytes: c.u32(40), depth: c.u32(44), requests: map[uint16]bool{}}
 	q.rq = receiveQueue{base: c.u64(16), depth: c.u32(48) / descriptorSize}
 	switch {
@@ -220,7 +220,7 @@ func (d *Device) enter(q *qp, next state) {
 		d.f.forget(q)
 		q.sq = sendQueue{ring: q.sq.ring, bytes: q.sq.bytes, depth: q.sq.depth, stride: q.sq.stride, requests: map[uint16]bool{}}
 		q.rq = receiveQueue{base: q.rq.base, depth: q.rq.depth}
-		q.qkey, q.psn, q.rnrRetry, q.fresh = 0, 0, 0, false
+		q.qkey, q.psn, q.rnrRetry, q.fresh = 0, 0, forever, false
 	case next == stateError && before != stateError:
 		for _, m := range d.f.forget(q) {
 			d.sent(m, ioFlushed)
