@@ -191,7 +191,7 @@ func TestRequestViolations(t *testing.T) {
 		{"wqe-reserved", 20, 1}, {"wqe-reserved", 31, 1}, {"wqe-reserved", 39, 1}, {"wqe-phase", 3, 1}, {"wqe-sges", 6, 3},
 		{"wqe-length", 2, ioWrite}, {"wqe-control", 2, ioRead | wqeImmediate},
 	} {
-		p := newPair(t, "plain", typeSRD, 0)
+		p := newPair(t, "plain", typeSRD, 0, 29, uint8(0))
 		w := p.qa.wqe(1, ioSend, p.ab, p.qb, 6, uint16(1), 32, p.a.local(0, 8), 48, p.a.local(0, 8))
 		w[tt.off] |= tt.or
 		if tt.rule == "wqe-length" {
