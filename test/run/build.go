@@ -133,10 +133,10 @@ func (c *config) build(name string) (command, error) {
 		return command{args: []string{"go", "build", "-C", "tools/vmrun", "-o", "../../.build/staticcheck", "honnef.co/go/tools/cmd/staticcheck"}}, nil
 	case name == "verbs": // see make build
 		return command{env: target, args: []string{"sh", "-c", `exec go build $(cat tools/verbs/build-flags) "$@"`, "sh",
-			"-ldflags", "-s -w -funcalign=16 -X main.version=" + c.version, "-o", out, "./tools/verbs"}}, nil
+			"-ldflags", "-s -w -funcalign=8 -X main.version=" + c.version, "-o", out, "./tools/verbs"}}, nil
 	case name == "conformance": // see make conformance
 		return command{dir: suitesModule, env: target, args: []string{"sh", "-c", `exec go test -c $(cat ../../tools/verbs/build-flags) "$@"`, "sh",
-			"-ldflags", "-s -w -funcalign=16 -X github.com/goverbs/goverbs/test/suites/conformance/report.Version=" + c.version, "-o", "../../" + out, "./conformance"}}, nil
+			"-ldflags", "-s -w -funcalign=8 -X github.com/goverbs/goverbs/test/suites/conformance/report.Version=" + c.version, "-o", "../../" + out, "./conformance"}}, nil
 	case strings.HasPrefix(name, "rdmacore-"):
 		source := "test/bench/rdmacore/" + strings.TrimPrefix(name, "rdmacore-") + ".c"
 		return command{args: []string{"sh", "-c", compileC, "sh", out, source}}, nil

@@ -249,7 +249,7 @@ func (q *FrameQueue) Poll(frames []Frame) (n int, err error) {
 	return n, err
 }
 
-// begin takes the buffer whose first completion is there. It returns false if the device has none.
+// begin takes the buffer whose first completion is there. It returns false if there is no such completion.
 func (q *FrameQueue) begin() bool {
 	entry, id, ok := q.rings.WQ.Oldest()
 	q.entry, q.buffer = entry, uint32(id)

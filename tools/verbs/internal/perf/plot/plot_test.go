@@ -227,7 +227,7 @@ func TestWrite(t *testing.T) {
 				if n != 0 && d.curves[i] != n || d.curves[i] == 0 {
 					t.Errorf("curve %d has %d points, want %d", i, d.curves[i], n)
 				}
-				if n != 52 { // the outline of a histogram has none
+				if n != 52 { // the outline of a histogram has no mark
 					markers += n
 				}
 			}
