@@ -25,7 +25,7 @@ func (c *cq) held(e *cqe) bool {
 		return false
 	}
 	raw := e.bytes(c, c.d.now())
-	if n := len(c.zip); n > 0 && (n == MostCompressed || !follows(c.zip[n-1], raw)) {
+	if n := len(c.zip); n > 0 && (n == MostCompressed || (c.pi+uint32(n))&(1<<c.spec.Log-1) == 0 || !follows(c.zip[n-1], raw)) {
 		c.unzip()
 	}
 	c.d.rep.cqes[e.name()]++

@@ -164,6 +164,23 @@ func TestCompressed(t *testing.T) {
 		}
 		cq.ci = 24
 		cq.record()
+		// None goes around the end of the ring. The first WQE has one completion less than the others.
+		for range 6 {
+			q.postStriding(m.sge(0, 512))
+		}
+		frames(1, 100)
+		for _, n := range []int{6, 8, 8, 8, 7, 5} {
+			frames(n, 16)
+			h.run()
+		}
+		if e := entry(63); e[63] != cqeRespSend<<4 {
+			t.Errorf("format %d: the last entry is %x", mini, e)
+		}
+		if e := entry(0); e[63] != cqeRespSend<<4|cqeMini|1 || binary.BigEndian.Uint32(e[44:]) != 3 {
+			t.Errorf("format %d: the first entry is %x", mini, e)
+		}
+		cq.ci = 67
+		cq.record()
 		h.clean()
 	}
 }
