@@ -100,6 +100,7 @@ type FrameCard struct {
 	CQ    *CQ
 	limit [5]uint32 // of strides, as QUERY_DEVICE has them; 0 is no strides
 	Errno syscall.Errno
+	Ask   func() // Ask is called when the kernel is, if it is not nil.
 	next  uint32
 }
 
@@ -111,7 +112,12 @@ func NewFrameCard(t *testing.T, strides bool) *FrameCard {
 	if strides {
 		f.limit = [5]uint32{6, 13, 3, 16, 1 << ib.RawPacket}
 	}
-	c.answer = func() syscall.Errno { return f.Errno }
+	c.answer = func() syscall.Errno {
+		if f.Ask != nil {
+			f.Ask()
+		}
+		return f.Errno
+	}
 	c.legacy = func(l *kernel.Legacy) syscall.Errno {
 		if len(l.DrvOut) == mlx5.QueryDeviceRespSize {
 			for i, v := range f.limit {

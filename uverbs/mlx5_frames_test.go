@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -102,6 +103,47 @@ func TestFrameQueueBad(t *testing.T) {
 		}
 		testenv.Must(t, q.Release(frames), q.Close())
 	}
+}
+
+// TestFrameQueueLarge: frames lie in their buffers beyond 4 GiB, too.
+func TestFrameQueueLarge(t *testing.T) {
+	c := uverbs.NewFrameCard(t, true)
+	const strides, size = 1 << 15, 8192
+	q, err := mlx5.NewFrameQueue(c.PD, mlx5.FrameQueueOptions{StrideSize: size, Strides: strides, Buffers: 18})
+	testenv.Must(t, err)
+	frames := make([]mlx5.Frame, 18)
+	for range frames { // a count has 15 bits
+		c.Put(t, received, 1<<16|60, 1, nil)
+		c.Put(t, received, 1<<31|(strides-1)<<16|0xffff, 2, nil)
+	}
+	if n, err := q.Poll(frames); n != len(frames) || err != nil {
+		t.Fatalf("%d frames, %v", n, err)
+	}
+	for i, f := range frames {
+		f.Data[0] = byte(i)
+		if at := uintptr(unsafe.Pointer(&f.Data[0])) - uintptr(unsafe.Pointer(&frames[0].Data[0])); at != uintptr(i)*strides*size || frames[0].Data[0] != 0 {
+			t.Errorf("frame %d lies %#x bytes behind the first one, want %#x", i, at, i*strides*size)
+		}
+	}
+	testenv.Must(t, q.Release(frames), q.Close())
+}
+
+// TestFrameQueueLateFrame: a frame that Poll lends while Close destroys the WQ keeps its memory until Release.
+func TestFrameQueueLateFrame(t *testing.T) {
+	c, q := newFrameQueue(t)
+	frames := make([]mlx5.Frame, 8)
+	c.Ask = func() {
+		c.Ask = nil
+		c.Put(t, received, 1<<16|60, 0, nil)
+		if n, err := q.Poll(frames); n != 1 || err != nil {
+			t.Errorf("%d frames, %v, want 1", n, err)
+		}
+	}
+	if err := q.Close(); err == nil || !strings.Contains(err.Error(), "1 frames") {
+		t.Errorf("Close with a frame that came meanwhile: %v", err)
+	}
+	frames[0].Data[0]++
+	testenv.Must(t, q.Release(frames), q.Close())
 }
 
 // TestFrameQueueRefused: what is not supported, or out of range, is refused before anything is created.

@@ -71,5 +71,8 @@ func (c CQE) Strides() StrideWord { return StrideWord(get32(c.p, cqeByteCount)) 
 // with strides, whose completions do not complete an entry each.
 func (q *RecvQueue) Oldest() (index uint16, id uint64, ok bool) {
 	tail := q.tail.Acquire()
-	return uint16(tail), q.ids[tail&q.mask], q.published.Acquire() != tail
+	if q.published.Acquire() == tail { // pairs with Release in Publish
+		return 0, 0, false
+	}
+	return uint16(tail), q.ids[tail&q.mask], true
 }

@@ -218,14 +218,14 @@ func (q *FrameQueue) Poll(frames []Frame) (n int, err error) {
 		}
 		s, first := e.Strides(), uint32(word.Counter())
 		count, length := uint32(s.Count()), s.Length()
-		if count == 0 || q.used+count > q.strides || first+count > q.strides || length > count<<q.log {
+		if count == 0 || q.used+count > q.strides || !s.Filler() && (first+count > q.strides || length > count<<q.log) {
 			err = errStrides
 			break
 		}
 		if !s.Filler() {
-			at := q.buffer*q.size + first<<q.log
+			at := uint64(q.buffer)*uint64(q.size) + uint64(first<<q.log)
 			f := &frames[n]
-			f.Data, f.Tag, f.buffer = q.bytes[at:at+length:at+count<<q.log], e.QPN(), q.buffer+1
+			f.Data, f.Tag, f.buffer = q.bytes[at:at+uint64(length):at+uint64(count<<q.log)], e.QPN(), q.buffer+1
 			f.Flags, f.VLAN = uverbs.WCIPChecksumOK*uverbs.WCFlags(e.Checks()), 0
 			if tag, ok := e.VLAN(); ok {
 				f.VLAN, f.Flags = tag, f.Flags|uverbs.WCWithVLAN
@@ -285,6 +285,8 @@ func failed(e layout.CQE) error {
 
 // Release gives frames back and clears them, so that frames that were given back are ignored. The device
 // fills a buffer again when all of its frames were given back. Release does not allocate.
+//
+// A copy of a Frame is the same frame: of both, give only one back.
 func (q *FrameQueue) Release(frames []Frame) error {
 	var err error
 	for i := 0; i < len(frames); {
@@ -337,11 +339,10 @@ func (q *FrameQueue) Wait(ctx context.Context, frames []Frame) (int, error) {
 // WQ, and with another error while frames are lent.
 func (q *FrameQueue) Close() error {
 	if q.wq != nil {
-		if n := q.out(); n > 0 {
-			return fmt.Errorf("mlx5: Close: %d frames are lent: Release them first", n)
-		}
-		if err := q.wq.Close(); err != nil {
-			return err
+		for _, step := range []func() error{q.unused, q.wq.Close, q.unused} { // again, for what Poll has lent meanwhile
+			if err := step(); err != nil {
+				return err
+			}
 		}
 	}
 	var all []error
@@ -360,8 +361,8 @@ func (q *FrameQueue) Close() error {
 	return errors.Join(all...)
 }
 
-// out returns how many frames are lent.
-func (q *FrameQueue) out() int {
+// unused returns an error while frames are lent.
+func (q *FrameQueue) unused() error {
 	q.rings.Mu.Lock()
 	defer q.rings.Mu.Unlock()
 	n := int(q.lent)
@@ -372,5 +373,8 @@ func (q *FrameQueue) out() int {
 			n += r - inUse
 		}
 	}
-	return n
+	if n > 0 {
+		return fmt.Errorf("mlx5: Close: %d frames are lent: Release them first", n)
+	}
+	return nil
 }
