@@ -39,6 +39,15 @@ func TestFrameQueueStrides(t *testing.T) {
 			t.Fatalf("%d frames, %v, want %d", n, err, want)
 		}
 	}
+	for range 5 { // nothing to give back when the adapter has filled the buffer
+		c.Put(t, received, 1<<31|8<<16, 0, nil)
+		poll(0)
+		c.Put(t, received, 1<<16|60, 0, nil)
+		poll(1)
+		testenv.Must(t, q.Release(frames))
+		c.Put(t, received, 1<<31|7<<16, 1, nil)
+		poll(0)
+	}
 	for range 5 {
 		c.Put(t, received, 3<<16|130, 0, map[int]byte{28: 6, 29: 1, 30: 0x20, 31: 5, 59: 9})
 		c.Put(t, received, 4<<16|200, 3, map[int]byte{28: 2})
