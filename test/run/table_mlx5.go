@@ -107,7 +107,7 @@ func (c *config) controlSteps() []step {
 	// By instructions.
 	received := step{
 		name: "dpdk-receive", device: "mlx5,mode=roce", flags: []string{"-mem", "3G", "-icount", "-cpus", "1", "-timeout", "30m"}, with: []string{"dpdk-dev"},
-		env: []string{guest, "GOVERBS_DEVICES=mlx5_0,mlx5_1", "GOVERBS_DPDK_RECEIVE=1", "GOVERBS_FRAMES=50000"}, programs: []program{only("control", "TestDPDKReceive")},
+		env: []string{guest, "GOVERBS_DEVICES=mlx5_0,mlx5_1", "GOVERBS_DPDK_RECEIVE=1"}, programs: []program{only("control", "TestDPDKReceive")},
 	}
 	ucx := func(name, mode string) step {
 		return step{
