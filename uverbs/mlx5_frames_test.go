@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
@@ -136,6 +137,30 @@ func TestFrameQueueLarge(t *testing.T) {
 		}
 	}
 	testenv.Must(t, q.Release(frames), q.Close())
+}
+
+// TestFrameQueueConcurrent: goroutines give back the frames of one buffer while Poll lends those of the other one.
+func TestFrameQueueConcurrent(t *testing.T) {
+	c, q := newFrameQueue(t)
+	var given [2]sync.WaitGroup
+	for round := range 1000 {
+		given[round%2].Wait()
+		frames := make([]mlx5.Frame, 8)
+		for i := range uint16(8) {
+			c.Put(t, received, 1<<16|uint32(i+1), i, nil)
+			if n, err := q.Poll(frames[i:]); n != 1 || err != nil || len(frames[i].Data) != int(i+1) {
+				t.Fatalf("round %d: %d frames, %v", round, n, err)
+			}
+			given[round%2].Go(func() {
+				if err := q.Release(frames[i : i+1]); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	given[0].Wait()
+	given[1].Wait()
+	testenv.Must(t, q.Close())
 }
 
 // TestFrameQueueLateFrame: a frame that Poll lends while Close destroys the WQ keeps its memory until Release.
