@@ -9,6 +9,9 @@ import (
 // small entries with what differs. Together they have as many indices as there are completions. The first array
 // is at the index behind the title's, the others at 8, 16 and so on from the title's. Nothing is
 // written at the other indices.
+//
+// None goes around the end of the ring: DPDK's vector code reads the arrays, and fills its ring of as many buffers,
+// without a look at the end (rxq_cq_decompress_v), and works on cards.
 const (
 	cqeMini   = 0xc // the format of a title in op_own
 	miniBytes = 8

@@ -141,10 +141,10 @@ func testpmdReceives(t *testing.T, card *testenv.Card, options string) float64 {
 		must(t, err)
 		time.Sleep(fillTime)
 		do("start")
-		time.Sleep(fillTime) // it works undisturbed
+		time.Sleep(pollTime)
 		p.Until(t, "received frames", func() bool {
 			do("show port stats 0")
-			time.Sleep(fillTime)
+			time.Sleep(pollTime)
 			return counts(p.Output(), `NIC statistics for port %d +#+\s+RX-packets: (\d+)`)[0][0] >= (round+1)*roundFrames
 		})
 		do("stop")
@@ -170,8 +170,10 @@ func testpmdReceives(t *testing.T, card *testenv.Card, options string) float64 {
 	return least
 }
 
-// fillTime is more than the card needs for the frames of a round. If it is not, only the bursts are smaller.
-const fillTime = 200 * time.Millisecond
+const (
+	fillTime = 200 * time.Millisecond // more than the card needs for the frames of a round; if it is not, bursts are smaller
+	pollTime = 20 * time.Millisecond  // more than testpmd needs for them, so that nothing disturbs it
+)
 
 // frameQueueReceives returns what a frame queue needs for a frame.
 func frameQueueReceives(t *testing.T, card *testenv.Card, compressed bool) float64 {
