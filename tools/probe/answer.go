@@ -72,7 +72,7 @@ func (s *answers) start() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sessions, s.rcs, s.on = map[uint64]*grant{}, map[*rdmacm.ID]*grant{}, map[answererKey]*answerer{}
+	s.listens, s.sessions, s.rcs, s.on = nil, map[uint64]*grant{}, map[*rdmacm.ID]*grant{}, map[answererKey]*answerer{} // not those of an attempt that has failed
 	local := listen.Addr()
 	if local.IsUnspecified() {
 		local = netip.Addr{}
@@ -133,7 +133,7 @@ func (s *answers) event(ctx context.Context, e *rdmacm.Event) {
 		if err == nil {
 			return
 		}
-		s.p.warn(fmt.Errorf("probe: a request is refused: %w", err))
+		s.p.warn("requests", fmt.Errorf("probe: a request is refused: %w", err))
 		s.mu.Lock()
 		s.counts.Refused++
 		s.mu.Unlock()
@@ -288,7 +288,6 @@ func (s *answers) answerer(ctx context.Context, key answererKey) (*answerer, err
 	s.all.Go(func() {
 		err := s.serve(ctx, a)
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		for token, g := range s.sessions {
 			if g.a == a {
 				s.drop(token)
@@ -297,8 +296,9 @@ func (s *answers) answerer(ctx context.Context, key answererKey) (*answerer, err
 		delete(s.on, key)
 		a.close()
 		s.p.devices.release(dev)
+		s.mu.Unlock()
 		if err != nil && ctx.Err() == nil {
-			go s.p.warn(fmt.Errorf("probe: no answers on %s: %w", key.device, err))
+			s.p.warn("answers "+key.device, fmt.Errorf("probe: no answers on %s: %w", key.device, err))
 		}
 	})
 	return a, nil

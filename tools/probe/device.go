@@ -3,10 +3,12 @@ package probe
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // devices are the open devices, which all probes and answers share.
@@ -68,6 +70,21 @@ func (d *devices) release(dev *device) {
 	dev.CloseAll() // what a failed step has left, too
 }
 
+// createUD creates a QP for datagrams with a Q_Key.
+func (d *device) createUD(cq *uverbs.CQ, port uint8, pkey uint16, sends, receives int, qkey uint32) (*uverbs.QP, error) {
+	if d.Info().IWARP() {
+		return nil, fmt.Errorf("device %s is iWARP, which has no datagrams: %w", d.Name(), errors.ErrUnsupported)
+	}
+	qp, err := d.pd.CreateQP(uverbs.QPOptions{
+		Type: ib.UD, SendCQ: cq, RecvCQ: cq, MaxSendWR: sends, MaxRecvWR: receives, MaxInline: datagramSize,
+		Path: uverbs.PathOptions{Port: port, PKey: pkey},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return qp, qp.ReadyUD(qkey)
+}
+
 // createCQ creates a CQ whose completions have a time stamp where the device has them.
 func (d *device) createCQ(size int) (*uverbs.CQ, error) {
 	o := uverbs.CQOptions{Size: size, Events: true}
@@ -80,13 +97,12 @@ func (d *device) createCQ(size int) (*uverbs.CQ, error) {
 // epoch is what times of the system count from.
 var epoch = time.Now()
 
-// now returns the time of the device's clock in its cycles, or without one that of the system in
-// nanoseconds.
+// now returns the time of the device's clock in its cycles, 0 if it cannot be read, or without one
+// that of the system in nanoseconds.
 func (d *device) now() uint64 {
 	if d.khz != 0 {
-		if t, err := d.ReadClock(); err == nil {
-			return t
-		}
+		t, _ := d.ReadClock()
+		return t
 	}
 	return uint64(time.Since(epoch))
 }
@@ -99,11 +115,12 @@ func (d *device) at(wc *uverbs.WC) uint64 {
 	return uint64(time.Since(epoch))
 }
 
-// between returns the time between two readings of the clock.
+// between returns the time between two readings of the clock, negative if it is not known: the clock
+// was stepped back, or could not be read.
 func (d *device) between(from, to uint64) time.Duration {
 	n := int64(to - from)
-	if n < 0 {
-		return 0
+	if n < 0 || from == 0 {
+		return -1
 	}
 	if d.khz != 0 {
 		return time.Duration(float64(n) / float64(d.khz) * 1e6)

@@ -53,7 +53,8 @@
 // If a peer ends, or does not answer for 5 s, the prober tries again after 1 s, and later on after
 // up to 15 s. All probes that were due meanwhile count as lost, with the reason as their [Cause].
 // Names are looked up and files read each 10 s. Replace a file by renaming another one, so that no
-// part of it is read.
+// part of it is read; one that is empty or cannot be read leaves the peers. [Options.Warn] says once
+// that a peer, a name or a file does not work.
 //
 // # Trust
 //
@@ -63,8 +64,9 @@
 // [Options.Allow] are refused. On devices of the kernel the address is what the request claims, so
 // a host that lies can hold more than its share; but on Ethernet its datagrams are dropped unless
 // they come from that address. A datagram needs the random token of its session, or it is dropped
-// before anything is looked up. An answer is as long as its ping. Peers may read 8 bytes, which are
-// zero, and no other memory. A port that answers takes 4 MiB, and each path that is probed takes
-// about 80 KiB, and 104 bytes for each ping of 2 s. The statements of a peer change only the
-// counters of its own path.
+// before anything is looked up. A prober's QP has a random Q_Key that only the peer knows. An
+// answer is as long as its ping. Peers may read 8 bytes, which are zero, and no other memory. A
+// port that answers takes 4 MiB, and each path that is probed takes 144 bytes for each ping of 2 s,
+// 64 at least, besides the queues of its two QPs. The statements of a peer change only the counters
+// of its own path.
 package probe

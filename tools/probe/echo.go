@@ -1,8 +1,8 @@
 package probe
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -42,9 +42,6 @@ const (
 
 // make makes the queues.
 func (a *answerer) make() (err error) {
-	if a.dev.Info().IWARP() {
-		return fmt.Errorf("device %s is iWARP, which has no datagrams: %w", a.device, errors.ErrUnsupported)
-	}
 	if a.target, err = a.dev.pd.RegSlice(make([]byte, 8), uverbs.AccessLocalWrite|uverbs.AccessRemoteRead); err != nil {
 		return err
 	}
@@ -58,13 +55,7 @@ func (a *answerer) make() (err error) {
 	if a.idle, err = a.dev.CreateCQ(uverbs.CQOptions{Size: 16}); err != nil {
 		return err
 	}
-	a.ud, err = a.dev.pd.CreateQP(uverbs.QPOptions{
-		Type: ib.UD, SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: answerSends, MaxRecvWR: answerReceives, MaxInline: datagramSize,
-		Path: uverbs.PathOptions{Port: a.port, PKey: a.pkey},
-	})
-	if err == nil {
-		err = a.ud.ReadyUD(qkey)
-	}
+	a.ud, err = a.dev.createUD(a.cq, a.port, a.pkey, answerSends, answerReceives, qkey)
 	for i := 0; err == nil && i < answerReceives; i++ {
 		err = a.post(i)
 	}
@@ -102,7 +93,7 @@ func (s *answers) serve(ctx context.Context, a *answerer) error {
 	for {
 		n, err := a.cq.Wait(ctx, wcs)
 		if err != nil {
-			return errors.Join(context.Cause(ctx), err)
+			return cmp.Or(context.Cause(ctx), err)
 		}
 		for i := range wcs[:n] {
 			wc := &wcs[i]
@@ -178,15 +169,19 @@ func (s *answers) echo(a *answerer, wc *uverbs.WC, b []byte) bool {
 	g.last = now
 	e := datagram{kind: kindEcho, token: d.token, seq: d.seq, arrived: g.window.add(d.seq)}
 	if a.dev.khz != 0 {
-		e.dwell = uint64(a.dev.between(wc.Timestamp, a.dev.now()))
+		e.dwell = uint64(max(0, a.dev.between(wc.Timestamp, a.dev.now())))
 	}
 	var out [datagramSize]byte
 	e.put(out[:])
-	wr := uverbs.SendWR{ID: pingID, Opcode: uverbs.WRSend, Inline: out[:], AH: g.ah, RemoteQPN: wc.SrcQP, RemoteQKey: qkey}
-	if a.posted++; a.posted%signalEach == 0 {
+	wr := uverbs.SendWR{ID: pingID, Opcode: uverbs.WRSend, Inline: out[:], AH: g.ah, RemoteQPN: wc.SrcQP, RemoteQKey: g.qkey}
+	if a.posted%signalEach == 0 {
 		wr.Flags = uverbs.SendSignaled
 	}
-	return a.ud.PostSend(wr) == nil
+	if a.ud.PostSend(wr) != nil {
+		return false
+	}
+	a.posted++
+	return true
 }
 
 // A prober may be a little faster than it has said, since clocks differ and its bursts are late at

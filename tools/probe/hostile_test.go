@@ -101,7 +101,12 @@ func TestRefused(t *testing.T) {
 	refused("one session too many", 2, err)
 	n := uint64(2)
 	for _, space := range []rdmacm.PortSpace{rdmacm.UDP, rdmacm.TCP} {
-		for _, private := range [][]byte{nil, {1}, make([]byte, requestSize), request{0, 1, 0}.marshal(), request{maxRate + 1, 1, 0}.marshal(), request{1, maxLabel + 1, 0}.marshal(), request{1, 1, 7}.marshal()} {
+		for _, private := range [][]byte{nil, {1}, make([]byte, requestSize), request{0, 1, 0, 1}.marshal(), request{maxRate + 1, 1, 0, 1}.marshal(), request{1, maxLabel + 1, 0, 1}.marshal(),
+			request{1, 1, 0, maxQKey + 1}.marshal(), request{1, 1, 7, 1}.marshal(),
+		} {
+			if r, err := parseRequest(private); err == nil && r.token != 7 {
+				t.Errorf("%x is %+v", private, r)
+			}
 			ch, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: h[0].addr})
 			must(t, err)
 			id, err := ch.NewID(space)
@@ -188,7 +193,7 @@ func TestClock(t *testing.T) {
 	for _, c := range []struct {
 		khz, from, to uint64
 		want          time.Duration
-	}{{0, 5, 1005, time.Microsecond}, {156250, 1000, 1000 + 156250, time.Millisecond}, {156250, 1<<64 - 78, 78, 998 * time.Nanosecond}, {156250, 9, 8, 0}, {0, 9, 8, 0}} {
+	}{{0, 5, 1005, time.Microsecond}, {156250, 1000, 1000 + 156250, time.Millisecond}, {156250, 1<<64 - 78, 78, 998 * time.Nanosecond}, {156250, 9, 8, -1}, {0, 9, 8, -1}, {156250, 0, 8, -1}} {
 		if got := (&device{khz: c.khz}).between(c.from, c.to); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
@@ -197,7 +202,7 @@ func TestClock(t *testing.T) {
 
 // FuzzWire: what is parsed is written in the same way, and nothing else is.
 func FuzzWire(f *testing.F) {
-	f.Add(request{1, 2, 3}.marshal())
+	f.Add(request{1, 2, 3, 4}.marshal())
 	f.Add(marshalGrant(4))
 	f.Add(target{5, 6}.marshal())
 	d := make([]byte, datagramSize)

@@ -24,6 +24,7 @@ const (
 	connectTime = 5 * time.Second        // for a step of asking a peer
 	backoffMin  = time.Second            // between attempts to reach a peer
 	backoffMax  = 15 * time.Second
+	wellAfter   = time.Minute // after which a session has been a good one, and attempts begin anew
 )
 
 // Of an RC probe: it fails after 4 attempts of half a second each.
@@ -35,7 +36,7 @@ const (
 // IDs of work requests.
 const (
 	pingID = 1 << 32
-	readID = 2 << 32 // and the number of the READ
+	readID = 2 << 32
 )
 
 // path probes a peer over one path, until its context ends.
@@ -64,34 +65,40 @@ func (p *path) interval() time.Duration {
 
 // run keeps probing. Probes that are due while the peer cannot be reached count as lost.
 func (p *path) run(ctx context.Context) {
-	backoff := backoffMin
-	for ctx.Err() == nil {
-		begun := time.Now()
+	backoff, missed := backoffMin, time.Now() // since when no probes have been sent
+	for why := Cause(""); ; {
 		s, err := p.connect(ctx)
 		if err == nil {
-			backoff = backoffMin
+			begun := time.Now()
+			if why != "" {
+				p.missed(missed, begun, why)
+			}
 			err = s.probe(ctx)
-			begun = time.Now()
+			if missed = time.Now(); missed.Sub(begun) > wellAfter {
+				backoff = backoffMin
+				p.p.works(p.addr.String())
+			}
 		}
 		s.close()
 		if ctx.Err() != nil {
 			return
 		}
-		p.p.warn(fmt.Errorf("probe: %s path %d: %w", p.addr, p.number, err))
-		if pause(ctx, backoff/2+rand.N(backoff/2)); ctx.Err() != nil {
-			return
-		}
+		why = causeOf(err)
+		p.p.warn(p.addr.String(), fmt.Errorf("probe: %s path %d: %w", p.addr, p.number, err))
+		pause(ctx, backoff/2+rand.N(backoff/2))
 		backoff = min(2*backoff, backoffMax)
-		p.missed(time.Since(begun), causeOf(err))
+		missed = p.missed(missed, time.Now(), why)
 	}
 }
 
-// missed counts the probes that were due in a time as lost.
-func (p *path) missed(d time.Duration, cause Cause) {
-	ticks := uint64(d / p.interval())
-	for t, n := range map[Transport]uint64{RC: ticks, UD: ticks * uint64(p.burst())} {
+// missed counts the probes that were due between two times as lost. It returns when the last one
+// was.
+func (p *path) missed(from, to time.Time, cause Cause) time.Time {
+	ticks := to.Sub(from) / p.interval()
+	for t, n := range map[Transport]uint64{RC: uint64(ticks), UD: uint64(ticks) * uint64(p.burst())} {
 		p.count(t, func(s *stats) { s.sent, s.lost[cause] = s.sent+n, s.lost[cause]+n })
 	}
+	return from.Add(ticks * p.interval())
 }
 
 // errSilent is the error of a peer from which nothing comes.
@@ -102,7 +109,7 @@ func causeOf(err error) Cause {
 	switch {
 	case errors.Is(err, errSilent), errors.Is(err, uverbs.WCRetryExcErr):
 		return Silent
-	case errors.Is(err, errWire), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, errWire), errors.Is(err, uverbs.WCRemAccessErr), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
 		return Refused
 	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOMEM), errors.Is(err, uverbs.ErrDeviceRemoved),
 		errors.Is(err, syscall.ENODEV), errors.Is(err, uverbs.ErrQueueFull), errors.Is(err, fs.ErrNotExist):
@@ -114,31 +121,29 @@ func causeOf(err error) Cause {
 // session is a grant of a peer, and the queue pairs of both sides.
 type session struct {
 	*path
-	dev      *device
-	ids      []*rdmacm.ID
-	cq       *uverbs.CQ
-	mr       *uverbs.MR
-	memory   []byte // 8 bytes for the READ, then the receives
-	ud, rc   *uverbs.QP
-	ah       *uverbs.AH
-	to       rdmacm.UDParam
-	token    uint64
-	target   target
-	receives int
+	dev    *device
+	ids    []*rdmacm.ID
+	cq     *uverbs.CQ
+	mr     *uverbs.MR
+	memory []byte // 8 bytes for the READ, then the receives
+	ud, rc *uverbs.QP
+	ah     *uverbs.AH
+	to     rdmacm.UDParam
+	token  uint64
+	qkey   uint32 // of this side: echoes come with it
+	target target
 
-	pings    [pings]ping // by the low bits of the sequence number
-	seq      uint64      // of the last ping
-	oldest   uint64      // of those that may be outstanding
-	unacked  int         // bursts whose last ping is in the send queue
-	read     uint64      // number of the READ that is outstanding, 0 if none is
-	reads    uint64
+	pings    []ping // by the sequence number; more than are sent in lostAfter and a few bursts
+	seq      uint64 // of the last ping
+	oldest   uint64 // of those that may be outstanding
+	unacked  int    // bursts whose last ping is in the send queue
+	reading  bool   // a READ is outstanding
 	readAt   uint64 // when it was posted
 	lastEcho time.Time
 }
 
-// pings is how many pings may be outstanding: a power of two, and more than are sent in lostAfter
-// and a few bursts.
-const pings = 2048
+// of returns what is known of a ping.
+func (s *session) of(seq uint64) *ping { return &s.pings[seq%uint64(len(s.pings))] }
 
 // ping is what is known of a ping.
 type ping struct {
@@ -172,7 +177,7 @@ func (p *path) connect(ctx context.Context) (s *session, err error) {
 	if err = s.make(ud); err != nil {
 		return s, err
 	}
-	e, err := ud.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: request{p.p.o.Rate, p.label(), 0}.marshal()})
+	e, err := ud.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: s.request().marshal()})
 	if err != nil {
 		return s, err
 	}
@@ -186,6 +191,9 @@ func (p *path) connect(ctx context.Context) (s *session, err error) {
 	}
 	return s, s.connectRC(ctx)
 }
+
+// request is what the session asks the peer for.
+func (s *session) request() request { return request{s.p.o.Rate, s.label(), s.token, s.qkey} }
 
 // resolve returns an ID whose route to the peer is resolved.
 func (s *session) resolve(ctx context.Context, space rdmacm.PortSpace) (*rdmacm.ID, error) {
@@ -216,28 +224,24 @@ func (s *session) make(ud *rdmacm.ID) error {
 	if s.dev, err = s.p.devices.use(addrs.Device); err != nil {
 		return err
 	}
-	if s.dev.Info().IWARP() {
-		return fmt.Errorf("device %s is iWARP, which has no datagrams: %w", addrs.Device, errors.ErrUnsupported)
-	}
-	s.receives = min(max(64, 2*s.p.o.Rate), pings/2) // those of a second in which this process does not run
+	s.pings, s.qkey = make([]ping, max(64, 2*s.p.o.Rate)), rand.Uint32()&maxQKey
 	sends := 4 * s.burst()
-	s.memory = make([]byte, 8+s.receives*slot)
+	s.memory = make([]byte, 8+len(s.pings)*slot)
 	if s.mr, err = s.dev.pd.RegSlice(s.memory, uverbs.AccessLocalWrite); err != nil {
 		return err
 	}
-	if s.cq, err = s.dev.createCQ(s.receives + sends + 8); err != nil {
+	if s.cq, err = s.dev.createCQ(len(s.pings) + sends + 8); err != nil {
 		return err
 	}
-	o := uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: sends, MaxRecvWR: s.receives, MaxInline: datagramSize}
-	if s.ud, err = ud.CreateQP(s.dev.pd, o); err != nil {
+	if s.ud, err = s.dev.createUD(s.cq, addrs.Port, addrs.PKey, sends, len(s.pings), s.qkey); err != nil {
 		return err
 	}
-	for i := range s.receives {
+	for i := range s.pings {
 		if err := s.post(i); err != nil {
 			return err
 		}
 	}
-	o = uverbs.QPOptions{Type: ib.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 1}
+	o := uverbs.QPOptions{Type: ib.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 1}
 	s.rc, err = s.dev.pd.CreateQP(o)
 	return err
 }
@@ -257,7 +261,7 @@ func (s *session) connectRC(ctx context.Context) error {
 		return err
 	}
 	e, err := id.ConnectWait(ctx, rdmacm.ConnParam{
-		PrivateData: request{s.p.o.Rate, s.label(), s.token}.marshal(), InitiatorDepth: 1, RetryCount: retryCount, QPN: s.rc.QPN(),
+		PrivateData: s.request().marshal(), InitiatorDepth: 1, RetryCount: retryCount, QPN: s.rc.QPN(),
 	})
 	if err != nil {
 		return err
@@ -320,7 +324,6 @@ func (s *session) close() {
 // probe probes until something fails, and counts what is outstanding then as lost.
 func (s *session) probe(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	defer context.AfterFunc(s.dev.removed, func() { cancel(uverbs.ErrDeviceRemoved) })()
 	watched := make(chan struct{})
 	defer func() { cancel(nil); <-watched }()
@@ -338,7 +341,7 @@ func (s *session) probe(ctx context.Context) (err error) {
 	s.lastEcho = time.Now()
 	next := time.Now().Add(rand.N(s.interval())) // so that paths take turns
 	wcs := make([]uverbs.WC, 32)
-	for {
+	for late := false; ; {
 		until, stop := context.WithDeadline(ctx, next)
 		n, werr := s.cq.Wait(until, wcs)
 		stop()
@@ -353,6 +356,9 @@ func (s *session) probe(ctx context.Context) (err error) {
 			return s.lastWords(context.Cause(ctx))
 		case werr != nil && until.Err() == nil:
 			return s.lastWords(werr)
+		case !late && now.Sub(next) > s.interval(): // this process did not run: echoes may have come meanwhile
+			late, next = true, now.Add(s.interval())
+			continue
 		case now.Sub(s.lastEcho) > silence:
 			return s.lastWords(errSilent)
 		case now.Before(next):
@@ -362,9 +368,10 @@ func (s *session) probe(ctx context.Context) (err error) {
 		if err := s.send(now); err != nil {
 			return s.lastWords(err)
 		}
-		if next = next.Add(s.interval()); next.Before(now) { // this process did not run
+		if next = next.Add(s.interval()); next.Before(now) {
 			next = now.Add(s.interval())
 		}
+		late = false
 	}
 }
 
@@ -372,11 +379,11 @@ func (s *session) probe(ctx context.Context) (err error) {
 func (s *session) lastWords(err error) error {
 	cause := causeOf(err)
 	for ; s.oldest <= s.seq; s.oldest++ {
-		if s.pings[s.oldest%pings].pending {
+		if s.of(s.oldest).pending {
 			s.lose(UD, cause)
 		}
 	}
-	if s.read != 0 {
+	if s.reading {
 		s.lose(RC, cause)
 	}
 	return err
@@ -385,16 +392,15 @@ func (s *session) lastWords(err error) error {
 // send posts a READ, unless one is outstanding, and a burst of pings. The latency of the first ping
 // counts: the others wait for those before them.
 func (s *session) send(now time.Time) error {
-	if s.read == 0 {
-		s.reads++
+	if !s.reading {
 		s.readAt = s.dev.now()
 		if err := s.rc.PostSend(uverbs.SendWR{
-			ID: readID | s.reads&0xffffffff, Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled,
+			ID: readID, Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled,
 			SGL: []uverbs.SGE{s.mr.SGE(0, 8)}, RemoteAddr: s.target.addr, RKey: s.target.rkey,
 		}); err != nil {
 			return err
 		}
-		s.read = s.reads
+		s.reading = true
 		s.count(RC, func(t *stats) { t.sent++ })
 	}
 	if s.unacked >= 3 {
@@ -418,7 +424,7 @@ func (s *session) send(now time.Time) error {
 			return err
 		}
 		s.seq = seq
-		s.pings[seq%pings] = p
+		*s.of(seq) = p
 	}
 	s.count(UD, func(t *stats) { t.sent += uint64(s.burst()) })
 	return nil
@@ -427,7 +433,7 @@ func (s *session) send(now time.Time) error {
 // expire counts pings that were not answered in time.
 func (s *session) expire(now time.Time) {
 	for ; s.oldest <= s.seq; s.oldest++ {
-		p := &s.pings[s.oldest%pings]
+		p := s.of(s.oldest)
 		if !p.pending {
 			continue
 		}
@@ -443,23 +449,23 @@ func (s *session) expire(now time.Time) {
 func (s *session) completed(wc *uverbs.WC) error {
 	switch {
 	case wc.Status == uverbs.WCSuccess:
-	case wc.ID < uint64(s.receives) && wc.Status != uverbs.WCWRFlushErr: // a stranger's datagram that is too long
+	case wc.ID < uint64(len(s.pings)) && wc.Status != uverbs.WCWRFlushErr: // a stranger's datagram that is too long
 		return s.post(int(wc.ID))
 	default:
 		return wc.Err() // that of the CQ is a page with counters, and new each time
 	}
-	switch wc.ID &^ 0xffffffff {
+	switch wc.ID {
 	case pingID:
 		s.unacked--
 	case readID:
-		if s.read != 0 {
-			s.read = 0
+		if s.reading {
+			s.reading = false
 			s.answered(RC, s.dev.between(s.readAt, s.dev.at(wc)))
 		}
 	default:
 		i := int(wc.ID)
-		if i >= s.receives {
-			return fmt.Errorf("the device has completed receive %d of %d: %w", wc.ID, s.receives, syscall.EIO)
+		if i >= len(s.pings) {
+			return fmt.Errorf("the device has completed receive %d of %d: %w", wc.ID, len(s.pings), syscall.EIO)
 		}
 		if b := s.memory[8+i*slot:]; wc.ByteLen == slot {
 			if d, ok := parseDatagram(b[uverbs.GRHSize:slot], kindEcho); ok && d.token == s.token && wc.SrcQP == s.to.QPN {
@@ -481,25 +487,22 @@ func (s *session) echo(d *datagram, wc *uverbs.WC) {
 		if d.seq < s.oldest+1+i {
 			break
 		}
-		p := &s.pings[(d.seq-1-i)%pings]
+		p := s.of(d.seq - 1 - i)
 		if d.arrived>>i&1 != 0 {
 			p.state = arrived
 		} else if p.state == unknown {
 			p.state = notArrived
 		}
 	}
-	p := &s.pings[d.seq%pings]
+	p := s.of(d.seq)
 	if !p.pending {
 		return
 	}
 	p.pending = false
 	s.lastEcho = time.Now()
-	latency := time.Duration(-1)
-	if p.at != 0 {
-		latency = s.dev.between(p.at, s.dev.at(wc))
-		if dwell := time.Duration(min(d.dwell, uint64(time.Hour))); dwell < latency {
-			latency -= dwell
-		}
+	latency := s.dev.between(p.at, s.dev.at(wc))
+	if dwell := time.Duration(min(d.dwell, uint64(time.Hour))); dwell < latency {
+		latency -= dwell
 	}
 	s.answered(UD, latency)
 }

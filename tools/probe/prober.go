@@ -1,14 +1,13 @@
 package probe
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -30,7 +29,6 @@ const Port = 9879
 const (
 	minRate, maxRate = 1, 1000
 	maxPaths         = 16
-	maxLabel         = 1<<20 - 1
 	mostPeers        = 1024    // addresses that are probed
 	mostFile         = 1 << 20 // bytes of a file of peers
 	mostSessions     = 1 << 16
@@ -59,7 +57,8 @@ type Options struct {
 	// Sessions is how many paths of other hosts are answered, up to 65536; zero is 1024. One address may hold 64.
 	Sessions int
 
-	// Warn, if set, is called with what fails, the same text once in a minute at most.
+	// Warn, if set, is called with what fails: once for each peer, name, file or device until it works again, or for an
+	// hour. All requests that are refused count as one.
 	Warn func(error)
 }
 
@@ -83,11 +82,7 @@ func (o *Options) check() error {
 		}
 	}
 	for _, peer := range o.Peers {
-		if name, ok := strings.CutPrefix(peer, "@"); ok {
-			if _, err := readPeers(name); err != nil {
-				return err
-			}
-		} else if _, _, err := splitPeer(peer); err != nil {
+		if _, err := readPeers(peer); err != nil {
 			return err
 		}
 	}
@@ -131,45 +126,46 @@ func splitPeer(peer string) (host string, port uint16, err error) {
 			port, err = uint16(n), perr
 		}
 	}
-	if err != nil || port == 0 || host == "" || len(host) > 253 || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '"' }) {
+	if err != nil || port == 0 || host == "" || len(host) > 253 || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/"@`, r) }) {
 		return "", 0, argError("Peers", strconv.Quote(peer), "HOST, HOST:PORT, [IPv6]:PORT or @FILE, with a port from 1 to 65535")
 	}
 	return host, port, nil
 }
 
-// readPeers reads a file of peers.
-func readPeers(name string) (peers []string, err error) {
-	f, err := os.Open(name)
+// readPeers returns the peers that an entry stands for: itself, or the lines of a file.
+func readPeers(entry string) (peers []string, err error) {
+	name, ok := strings.CutPrefix(entry, "@")
+	if !ok {
+		_, _, err = splitPeer(entry)
+		return []string{entry}, err
+	}
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // do not wait for the other end of a pipe
 	if err != nil {
 		return nil, fmt.Errorf("probe: peers: %w", err)
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("probe: peers: %s is no regular file", name)
+	}
 	text, err := io.ReadAll(io.LimitReader(f, mostFile+1))
-	if err == nil && len(text) > mostFile {
-		err = fmt.Errorf("%s has more than %d bytes", name, mostFile)
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("probe: peers: %w", err)
+	case len(text) == 0 || len(text) > mostFile:
+		return nil, fmt.Errorf("probe: peers: %s has %d bytes, allowed: 1 to %d; a comment alone stands for no peers", name, info.Size(), mostFile)
 	}
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		line, _, _ := strings.Cut(lines.Text(), "#")
+	for line := range strings.Lines(string(text)) {
+		line, _, _ = strings.Cut(line, "#")
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		if _, _, err := splitPeer(line); err != nil || line[0] == '@' {
-			return nil, fmt.Errorf("%w, in %s", cmpErr(err, line), name)
+		if _, _, err := splitPeer(line); err != nil {
+			return nil, fmt.Errorf("%w, in %s", err, name)
 		}
 		peers = append(peers, line)
 	}
 	return peers, nil
-}
-
-// cmpErr returns err, or that a file names another one.
-func cmpErr(err error, line string) error {
-	if err == nil {
-		err = argError("Peers", strconv.Quote(line), "HOST or HOST:PORT")
-	}
-	return err
 }
 
 // Prober probes peers, and answers their probes. Its methods may be called concurrently, but Run
@@ -181,9 +177,9 @@ type Prober struct {
 
 	mu       sync.Mutex
 	targets  map[netip.AddrPort]*peer
-	order    []netip.AddrPort   // of the targets, as they were given
-	channels [2]*rdmacm.Channel // of the kernel's devices, and of those in software
-	warned   map[string]time.Time
+	order    []netip.AddrPort     // of the targets, as they were given
+	channels [2]*rdmacm.Channel   // of the kernel's devices, and of those in software
+	warned   map[string]time.Time // by what the warning is about
 }
 
 // peer is an address that is probed.
@@ -215,7 +211,7 @@ func (p *Prober) Run(ctx context.Context) error {
 		all.Go(func() {
 			err := p.answers.start()
 			for ; noRDMA(err) && ctx.Err() == nil; err = p.answers.start() {
-				p.warn(err)
+				p.warn("listen", err)
 				pause(ctx, resolveEach)
 			}
 			if err == nil {
@@ -224,8 +220,9 @@ func (p *Prober) Run(ctx context.Context) error {
 			cancel(err)
 		})
 	}
-	for found := map[string][]netip.AddrPort{}; ctx.Err() == nil; {
-		p.follow(ctx, p.resolve(ctx, found))
+	files, found := map[string][]string{}, map[string][]netip.AddrPort{}
+	for ctx.Err() == nil {
+		p.follow(ctx, p.resolve(ctx, p.names(files), found))
 		pause(ctx, resolveEach)
 	}
 	p.follow(ctx, nil)
@@ -263,9 +260,10 @@ type address struct {
 	netip.AddrPort
 }
 
-// resolve returns the addresses of all peers. Found has the last ones of each name, which stay
-// while it cannot be looked up.
-func (p *Prober) resolve(ctx context.Context, found map[string][]netip.AddrPort) (all []address) {
+// resolve returns the addresses of names. Found has the last ones of each name, which stay while it
+// cannot be looked up.
+func (p *Prober) resolve(ctx context.Context, names []string, found map[string][]netip.AddrPort) (all []address) {
+	maps.DeleteFunc(found, func(name string, _ []netip.AddrPort) bool { return !slices.Contains(names, name) })
 	own := map[netip.Addr]bool{p.o.Source: true}
 	nets, _ := net.InterfaceAddrs()
 	for _, n := range nets {
@@ -273,27 +271,26 @@ func (p *Prober) resolve(ctx context.Context, found map[string][]netip.AddrPort)
 			own[n.Addr()] = true
 		}
 	}
-	names := p.names(found)
 	looked := make([][]netip.Addr, len(names))
 	var lookups sync.WaitGroup
 	slots := make(chan struct{}, 16)
 	for i, name := range names {
-		host, _, err := splitPeer(name)
-		if err != nil {
-			continue // a file was checked when it was read
-		}
+		host, _, _ := splitPeer(name)
 		slots <- struct{}{}
 		lookups.Go(func() {
 			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(ctx, connectTime)
 			defer cancel()
 			var err error
-			if looked[i], err = net.DefaultResolver.LookupNetIP(ctx, "ip", host); err != nil && !errors.Is(err, context.Canceled) {
-				p.warn(fmt.Errorf("probe: %w", err))
+			if looked[i], err = net.DefaultResolver.LookupNetIP(ctx, "ip", host); err == nil {
+				p.works(name)
+			} else if !errors.Is(err, context.Canceled) {
+				p.warn(name, fmt.Errorf("probe: %w", err))
 			}
 		})
 	}
 	lookups.Wait()
+	seen := map[netip.AddrPort]bool{}
 	for i, name := range names {
 		_, port, _ := splitPeer(name)
 		if looked[i] != nil {
@@ -305,30 +302,34 @@ func (p *Prober) resolve(ctx context.Context, found map[string][]netip.AddrPort)
 			}
 		}
 		for _, a := range found[name] {
+			if seen[a] {
+				continue
+			} else if len(all) == mostPeers {
+				p.warn("addresses", fmt.Errorf("probe: the peers have more than %d addresses, the others are not probed", mostPeers))
+				return all
+			}
+			seen[a] = true
 			all = append(all, address{name, a})
 		}
 	}
 	return all
 }
 
-// names returns the peers, with those of files. A file that cannot be read leaves what it had.
-func (p *Prober) names(found map[string][]netip.AddrPort) (all []string) {
-	for _, peer := range p.o.Peers {
-		name, ok := strings.CutPrefix(peer, "@")
-		if !ok {
-			all = append(all, peer)
-			continue
+// names returns the peers, with those of files, once each, and mostPeers of them. A file that cannot be read leaves what
+// it had.
+func (p *Prober) names(files map[string][]string) (all []string) {
+	for _, entry := range p.o.Peers {
+		peers, err := readPeers(entry)
+		if err == nil {
+			p.works(entry)
+			files[entry] = peers
+		} else {
+			p.warn(entry, err)
 		}
-		peers, err := readPeers(name)
-		if err != nil {
-			p.warn(err)
-			return slices.Collect(maps.Keys(found))
-		}
-		all = append(all, peers...)
-	}
-	for name := range found {
-		if !slices.Contains(all, name) {
-			delete(found, name)
+		for _, name := range files[entry] {
+			if len(all) < mostPeers && !slices.Contains(all, name) {
+				all = append(all, name)
+			}
 		}
 	}
 	return all
@@ -341,13 +342,6 @@ func (p *Prober) follow(ctx context.Context, all []address) {
 	want := map[netip.AddrPort]string{}
 	p.order = nil
 	for _, a := range all {
-		if _, ok := want[a.AddrPort]; ok {
-			continue
-		}
-		if len(want) == mostPeers {
-			go p.warn(fmt.Errorf("probe: the peers have %d addresses, and %d are probed", len(all), mostPeers))
-			break
-		}
 		want[a.AddrPort] = a.name
 		p.order = append(p.order, a.AddrPort)
 	}
@@ -369,7 +363,8 @@ func (p *Prober) follow(ctx context.Context, all []address) {
 		for i := range p.o.Paths {
 			path := &path{p: p, addr: a, number: i, counters: newCounters()}
 			t.paths = append(t.paths, path)
-			t.done.Go(func() { path.run(ctx) })
+			wait := rand.N(time.Duration(len(all)*p.o.Paths) * time.Millisecond) // not all of them at once
+			t.done.Go(func() { pause(ctx, wait); path.run(ctx) })
 		}
 		p.targets[a] = t
 	}
@@ -413,21 +408,28 @@ func (p *Prober) channel(remote netip.Addr) (*rdmacm.Channel, error) {
 	return ch, nil
 }
 
-// warn reports an error, the same one once in a minute at most.
-func (p *Prober) warn(err error) {
-	const most = 256
+// warn reports an error, one about the same thing once in an hour at most, unless it has worked
+// meanwhile. Other hosts must not choose the names of things.
+func (p *Prober) warn(about string, err error) {
 	if p.o.Warn == nil {
 		return
 	}
 	p.mu.Lock()
-	text, now := err.Error(), time.Now()
-	maps.DeleteFunc(p.warned, func(_ string, at time.Time) bool { return now.Sub(at) > time.Minute })
-	_, known := p.warned[text]
-	if known = known || len(p.warned) >= most; !known {
-		p.warned[text] = now
+	now := time.Now()
+	maps.DeleteFunc(p.warned, func(_ string, at time.Time) bool { return now.Sub(at) > time.Hour })
+	_, known := p.warned[about]
+	if !known {
+		p.warned[about] = now
 	}
 	p.mu.Unlock()
 	if !known {
 		p.o.Warn(err)
 	}
+}
+
+// works makes the next warning about something come at once.
+func (p *Prober) works(about string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.warned, about)
 }

@@ -19,10 +19,13 @@ const (
 	magic   = 0x67767072 // "gvpr"
 	version = 1
 
-	requestSize  = 24 // magic, version, rate, flow label, token
+	requestSize  = 28 // magic, version, rate, flow label, token, Q_Key
 	grantSize    = 16 // magic, version, token
 	targetSize   = 20 // magic, address, key, version
 	datagramSize = 64 // magic, kind, token, sequence number, arrived, dwell, zeros
+
+	maxLabel = 1<<20 - 1
+	maxQKey  = 1<<31 - 1 // the highest bit is for privileged programs
 )
 
 // request is what a prober asks for.
@@ -30,6 +33,7 @@ type request struct {
 	rate  int    // datagrams per second
 	label uint32 // flow label of the answers
 	token uint64 // of the grant, for an RC connection
+	qkey  uint32 // of the answers, which no other host knows
 }
 
 // errWire is the error of bytes that are not of this protocol.
@@ -48,16 +52,17 @@ func hasHeader(b []byte, size int) bool {
 
 func (r request) marshal() []byte {
 	b := binary.BigEndian.AppendUint32(header(), uint32(r.rate))
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(b, r.label), r.token)
+	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(b, r.label), r.token)
+	return binary.BigEndian.AppendUint32(b, r.qkey)
 }
 
 func parseRequest(b []byte) (r request, err error) {
 	if !hasHeader(b, requestSize) {
 		return r, errWire
 	}
-	r.label, r.token = binary.BigEndian.Uint32(b[12:]), binary.BigEndian.Uint64(b[16:])
+	r.label, r.token, r.qkey = binary.BigEndian.Uint32(b[12:]), binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint32(b[24:])
 	rate := binary.BigEndian.Uint32(b[8:])
-	if rate < minRate || rate > maxRate || r.label > maxLabel {
+	if rate < minRate || rate > maxRate || r.label > maxLabel || r.qkey > maxQKey {
 		return r, errWire
 	}
 	r.rate = int(rate)
