@@ -53,8 +53,8 @@ func TestEchoNumbers(t *testing.T) {
 	}
 }
 
-// TestHostileEchoes: echoes with wrong numbers, tokens, kinds and lengths, and echoes of a host that does not know the
-// Q_Key, answer no ping. The session goes on.
+// TestHostileEchoes: echoes with wrong numbers, tokens, kinds and lengths, and echoes of a host
+// that does not know the Q_Key, answer no ping. The session goes on.
 func TestHostileEchoes(t *testing.T) {
 	h := hosts(t, 2)
 	peer, _ := answer(t, h[1], Options{})
@@ -113,7 +113,8 @@ func TestHostileEchoes(t *testing.T) {
 	}
 }
 
-// TestMissed: nothing of the time in which a peer is not reached is left out, however short its parts are.
+// TestMissed: nothing of the time in which a peer is not reached is left out, however short its
+// parts are.
 func TestMissed(t *testing.T) {
 	p := &path{p: &Prober{o: Options{Rate: 25}}, counters: newCounters()}
 	begun := time.Now()
@@ -174,8 +175,8 @@ func TestWarn(t *testing.T) {
 	}
 }
 
-// TestFiles: a file that is emptied, removed or too long, or is a pipe, leaves the peers, and the other entries are
-// followed. A comment alone stands for no peers.
+// TestFiles: a file that is emptied, removed or too long, or is a pipe, leaves the peers, and the
+// other entries are followed. A comment alone stands for no peers.
 func TestFiles(t *testing.T) {
 	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")
 	write := func(name, text string) { must(t, os.WriteFile(name, []byte(text), 0o600)) }
