@@ -29,8 +29,8 @@ const (
 
 // Of an RC probe: it fails after 4 attempts of half a second each.
 const (
-	ackTimeout ib.AckTimeout = 17
-	retryCount               = 3
+	ackTimeout = ib.AckTimeout(17)
+	retryCount = 3
 )
 
 // IDs of work requests.
