@@ -1,0 +1,195 @@
+package s3rdma
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Errors of [Exchange.End], which say what to do next.
+var (
+	// ErrDeclined says that the server has not moved the data. After a GET with status 200 or 206 the object is in the
+	// body of the response; otherwise repeat the request without an offer.
+	ErrDeclined = errors.New("s3rdma: the server does not move the data by RDMA")
+
+	// ErrUnproven says that the server reports success of a PUT, but not how many bytes it has read. It may have stored
+	// an empty object: a HEAD tells whether the object has the size and the ETag of the response.
+	ErrUnproven = errors.New("s3rdma: the server reports success, but not how many bytes it has read")
+)
+
+// ResponseError is an answer of the server that reports an error.
+type ResponseError struct {
+	Status  int    // Status is the status of HTTP.
+	Code    string // Code is S3's name of the error, or empty.
+	Message string // Message is the server's text, or empty.
+}
+
+// Error returns the status, the code and the message.
+func (e *ResponseError) Error() string {
+	return strings.TrimSuffix(fmt.Sprintf("s3rdma: the server answers %d %s %s: %q", e.Status, http.StatusText(e.Status), e.Code, e.Message), `: ""`)
+}
+
+// Exchange is a request that offers a region, until its answer has come.
+type Exchange struct {
+	req  *http.Request
+	n    int
+	loan *loan
+}
+
+// Offer makes a GET or PUT offer n bytes of the region from an offset: the server writes the object there, or reads it
+// from there. Call it before the request is signed; it sets x-amz-rdma-token, which the signature must cover, and takes
+// the body of a PUT away. The server has access until [Exchange.End] or the end of the context, which should have a
+// deadline. Do not follow redirects: the token would go to another host.
+func (r *Region) Offer(ctx context.Context, req *http.Request, offset, n int) (*Exchange, error) {
+	var access uverbs.Access
+	switch req.Method {
+	case http.MethodGet:
+		access = uverbs.AccessRemoteWrite
+	case http.MethodPut:
+		access = uverbs.AccessRemoteRead
+	default:
+		return nil, fmt.Errorf("s3rdma: the method is %q, want GET or PUT", req.Method)
+	}
+	l, err := r.lend(ctx, access, offset, n)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set(tokenHeader, l.token.String())
+	req.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
+	if req.Method == http.MethodPut {
+		req.Body, req.GetBody, req.ContentLength, req.TransferEncoding = http.NoBody, nil, 0, nil
+		req.Header.Del("Content-Md5")
+		req.Header.Del("Content-Length")
+	}
+	return &Exchange{req: req, n: n, loan: l}, nil
+}
+
+// End ends the exchange with what the request returned. It takes the key of the region back first, so that no server
+// reaches the memory any more, and then returns how many bytes the server has proved to have moved, or why there are
+// none: [ErrDeclined], [ErrUnproven], a [*ResponseError], or that the answer makes no sense. It does not close the body.
+func (x *Exchange) End(resp *http.Response, err error) (int, error) {
+	if late := x.loan.end(); late != nil {
+		return 0, errors.Join(late, err)
+	}
+	if err != nil {
+		return 0, err
+	}
+	reply := resp.Header.Get(replyHeader)
+	switch {
+	case reply == "501", resp.StatusCode == http.StatusNotImplemented:
+		return 0, ErrDeclined
+	case resp.StatusCode < 200 || resp.StatusCode > 299:
+		return 0, responseError(resp)
+	case x.req.Method == http.MethodPut:
+		return x.judgePut(resp, reply)
+	}
+	return x.judgeGet(resp, reply)
+}
+
+// errAnswer is the beginning of errors about answers that make no sense.
+func errAnswer(format string, args ...any) error {
+	return fmt.Errorf("s3rdma: "+format+": %w", append(args, syscall.EPROTO)...)
+}
+
+// emptyETag is the ETag of an object without data.
+const emptyETag = `"d41d8cd98f00b204e9800998ecf8427e"`
+
+// judgePut judges an answer to a PUT that reports success.
+func (x *Exchange) judgePut(resp *http.Response, reply string) (int, error) {
+	moved, known, err := bytesMoved(resp)
+	switch {
+	case err != nil:
+		return 0, err
+	case reply != "" && reply != "200" && reply != "204":
+		return 0, errAnswer("the answer to a PUT has %s %q, want 200, 204 or 501", strings.ToLower(replyHeader), reply)
+	case known && reply != "" && moved != int64(x.n):
+		return 0, errAnswer("the server has read %d of %d bytes", moved, x.n)
+	case known && reply != "":
+		return x.n, nil
+	case reply == "" && resp.Header.Get("Etag") == emptyETag:
+		return 0, ErrDeclined // it has stored an empty object
+	}
+	for name, sent := range x.req.Header {
+		if strings.HasPrefix(name, "X-Amz-Checksum-") && name != "X-Amz-Checksum-Mode" && resp.Header.Get(name) == sent[0] {
+			return x.n, nil // the server has the data, or it could not know the sum of it
+		}
+	}
+	return 0, ErrUnproven
+}
+
+// judgeGet judges an answer to a GET that reports success.
+func (x *Exchange) judgeGet(resp *http.Response, reply string) (int, error) {
+	moved, known, err := bytesMoved(resp)
+	asked := x.req.Header.Get("Range")
+	switch {
+	case reply == "":
+		return 0, ErrDeclined // the object is in the body
+	case err != nil:
+		return 0, err
+	case reply != "200" && reply != "206":
+		return 0, errAnswer("the answer to a GET has %s %q, want 200, 206 or 501", strings.ToLower(replyHeader), reply)
+	case !known:
+		return 0, errAnswer("the answer says that the data was moved, but has no %s", strings.ToLower(bytesHeader))
+	case moved > int64(x.n):
+		return 0, errAnswer("the server has written %d bytes, and the offer was of %d", moved, x.n)
+	case asked != "" && reply != "206":
+		return 0, errAnswer("the request is for %q, and the answer is the whole object", asked)
+	}
+	if asked != "" {
+		return int(moved), checkRange(asked, resp.Header.Get("Content-Range"), moved)
+	}
+	return int(moved), nil
+}
+
+// checkRange returns an error if an answer has another range than the request.
+func checkRange(asked, got string, n int64) error {
+	first, last, ok := parseRange(strings.TrimPrefix(asked, "bytes="), "-")
+	span, _, _ := strings.Cut(strings.TrimPrefix(got, "bytes "), "/")
+	from, to, has := parseRange(span, "-")
+	switch {
+	case !has || to-from+1 != n:
+		return errAnswer("the server has written %d bytes, and the answer has Content-Range %q", n, got)
+	case ok && (from != first || to > last):
+		return errAnswer("the request is for %q, and the answer has Content-Range %q", asked, got)
+	}
+	return nil
+}
+
+// parseRange parses two numbers. ok is false if there are not two.
+func parseRange(s, sep string) (first, last int64, ok bool) {
+	a, b, _ := strings.Cut(s, sep)
+	first, err := strconv.ParseInt(a, 10, 64)
+	last, err2 := strconv.ParseInt(b, 10, 64)
+	return first, last, err == nil && err2 == nil && first >= 0 && last >= first
+}
+
+// bytesMoved returns how many bytes the server says to have moved, if it does.
+func bytesMoved(resp *http.Response) (n int64, known bool, err error) {
+	s := resp.Header.Get(bytesHeader)
+	if s == "" {
+		return 0, false, nil
+	}
+	v, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		return 0, false, errAnswer("the answer has %s %q, want a number of bytes", strings.ToLower(bytesHeader), s)
+	}
+	return int64(v), true, nil
+}
+
+// responseError reads the error of a response.
+func responseError(resp *http.Response) error {
+	e := &ResponseError{Status: resp.StatusCode}
+	var text struct{ Code, Message string }
+	if xml.NewDecoder(io.LimitReader(resp.Body, 16<<10)).Decode(&text) == nil {
+		e.Code, e.Message = text.Code, text.Message
+	}
+	return e
+}

@@ -1,0 +1,187 @@
+package s3rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// Without DC, the tests use a connection to each target: the numbers of targets are those of this table.
+var rcTargets sync.Map // of *rcTarget by number
+
+// rcTarget is the end of a client that makes a queue pair for each channel that asks for one.
+type rcTarget struct {
+	dev *uverbs.Device
+	pd  *uverbs.PD
+	at  uverbs.Endpoint
+	cq  *uverbs.CQ
+
+	mu  sync.Mutex
+	qps []*uverbs.QP
+}
+
+// newRCTarget makes an end.
+func newRCTarget(dev *uverbs.Device, pd *uverbs.PD) (*rcTarget, error) {
+	cq, err := dev.CreateCQ(uverbs.CQOptions{})
+	if err != nil {
+		return nil, err
+	}
+	t := &rcTarget{dev: dev, pd: pd, cq: cq}
+	q, err := t.qp()
+	if err != nil {
+		return nil, err
+	}
+	if t.at, err = q.Endpoint(); err != nil {
+		return nil, err
+	}
+	rcTargets.Store(t.at.QPN, t)
+	return t, nil
+}
+
+func (t *rcTarget) qp() (*uverbs.QP, error) {
+	q, err := t.pd.CreateQP(uverbs.QPOptions{SendCQ: t.cq, RecvCQ: t.cq, MaxSendWR: 1, MaxRecvWR: 1})
+	if err == nil {
+		t.mu.Lock()
+		t.qps = append(t.qps, q)
+		t.mu.Unlock()
+	}
+	return q, err
+}
+
+func (t *rcTarget) Endpoint() (uverbs.Endpoint, error) { return t.at, nil }
+
+func (t *rcTarget) Close() error {
+	rcTargets.Delete(t.at.QPN)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var errs []error
+	for _, q := range t.qps {
+		errs = append(errs, q.Close())
+	}
+	return errors.Join(append(errs, t.cq.Close())...)
+}
+
+// rcChannel is a channel that connects to the target of each transfer.
+type rcChannel struct {
+	i  *Initiator
+	cq *uverbs.CQ
+	qp *uverbs.QP // nil after Reset
+}
+
+func newRCChannel(i *Initiator) (channel, error) {
+	cq, err := i.dev.CreateCQ(uverbs.CQOptions{Size: 2 * i.o.Depth, Events: true})
+	return &rcChannel{i: i, cq: cq}, err
+}
+
+func (c *rcChannel) Point(ctx context.Context, t Token) error {
+	if err := c.Reset(); err != nil {
+		return err
+	}
+	v, ok := rcTargets.Load(t.DCTN)
+	if !ok {
+		return fmt.Errorf("there is no target %d", t.DCTN)
+	}
+	peer, err := v.(*rcTarget).qp()
+	if err != nil {
+		return err
+	}
+	path := c.i.o.Path
+	path.Timeout, path.RetryCount = 12, 2
+	if c.qp, err = c.i.pd.CreateQP(uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.i.o.Depth, Path: path}); err != nil {
+		return err
+	}
+	return uverbs.ConnectPair(ctx, c.qp, peer)
+}
+
+func (c *rcChannel) Post(read bool, id uint64, addr uint64, rkey uint32, sge uverbs.SGE) error {
+	b := c.qp.BeginSend()
+	if read {
+		b.ReadSGE(id, uverbs.SendSignaled, addr, rkey, sge)
+	} else {
+		b.WriteSGE(id, uverbs.SendSignaled, addr, rkey, sge)
+	}
+	return b.Post()
+}
+
+func (c *rcChannel) Wait(ctx context.Context, wcs []uverbs.WC) (int, error) { return c.cq.Wait(ctx, wcs) }
+
+func (c *rcChannel) Err(wc *uverbs.WC) error { return c.qp.Err(wc) }
+
+func (c *rcChannel) Reset() error {
+	if c.qp == nil {
+		return nil
+	}
+	err := c.qp.Close()
+	c.qp = nil
+	var wcs [16]uverbs.WC
+	for {
+		if n, e := c.cq.Poll(wcs[:]); n == 0 || e != nil {
+			return errors.Join(err, e)
+		}
+	}
+}
+
+func (c *rcChannel) Close() error { return errors.Join(c.Reset(), c.cq.Close()) }
+
+// rig is a client's target and a server's initiator on software devices.
+type rig struct {
+	target    *Target
+	initiator *Initiator
+}
+
+// openSoft makes a software device and opens it.
+func openSoft(t *testing.T) *uverbs.Device {
+	t.Helper()
+	d, err := soft.New(soft.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	dev, err := uverbs.Open(d.Name(), uverbs.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closed(t, dev) })
+	return dev
+}
+
+// closed closes something, which must succeed.
+func closed(t *testing.T, c interface{ Close() error }) {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// newRig makes a rig.
+func newRig(t *testing.T, o InitiatorOptions) *rig {
+	t.Helper()
+	a, b := openSoft(t), openSoft(t)
+	target, err := newTarget(a, func(pd *uverbs.PD) (end, error) { return newRCTarget(a, pd) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closed(t, target) })
+	i, err := newInitiator(b, o, newRCChannel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closed(t, i) })
+	return &rig{target, i}
+}
+
+// region makes a region.
+func (r *rig) region(t *testing.T, n int) *Region {
+	t.Helper()
+	g, err := r.target.Alloc(n, uverbs.BufferOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closed(t, g) })
+	return g
+}

@@ -1,0 +1,370 @@
+package s3rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// transfer moves the bytes of one token, in chunks, in order. One goroutine uses it.
+type transfer struct {
+	i     *Initiator
+	ctx   context.Context
+	token Token
+	lane  *lane // nil after finish
+	read  bool
+
+	slots []slot // a ring
+	first int    // the oldest slot in use
+	used  int    // how many are in use
+	at    int64  // bytes whose requests are posted
+	moved int64  // bytes whose requests have completed
+	err   error  // why there is no more
+}
+
+// slot is room for a chunk.
+type slot struct {
+	size int
+	done bool // the request has completed
+}
+
+// errDone says that a transfer was used after its end.
+var errDone = errors.New("s3rdma: the transfer has ended")
+
+// left returns how many bytes no request has moved yet.
+func (x *transfer) left() int64 { return int64(x.token.Size) - x.at }
+
+// free returns the number of the slot that is next, or -1 if all are in use.
+func (x *transfer) free() int {
+	if x.used == len(x.slots) {
+		return -1
+	}
+	return (x.first + x.used) % len(x.slots)
+}
+
+// memory returns the memory of a slot.
+func (x *transfer) memory(slot int) []byte {
+	return x.lane.mr.Bytes()[slot*x.i.o.Chunk:][:x.i.o.Chunk]
+}
+
+// own returns n bytes of the memory of a slot for the device.
+func (x *transfer) own(slot, n int) uverbs.SGE { return x.lane.mr.SGE(slot*x.i.o.Chunk, n) }
+
+// post posts a request for the next n bytes, with the slot that is free.
+func (x *transfer) post(n int, memory uverbs.SGE) error {
+	s := x.free()
+	if err := x.lane.Post(x.read, uint64(s), x.token.Addr+uint64(x.at), x.token.RKey, memory); err != nil {
+		return x.fail(err)
+	}
+	x.slots[s] = slot{size: n}
+	x.used++
+	x.at += int64(n)
+	return nil
+}
+
+// wait waits until the oldest request has completed, and returns its slot, which stays in use.
+func (x *transfer) wait() (int, error) {
+	for !x.slots[x.first].done {
+		var wcs [8]uverbs.WC
+		n, err := x.lane.Wait(x.ctx, wcs[:])
+		if err != nil {
+			return 0, x.fail(err)
+		}
+		for i := range wcs[:n] {
+			wc := &wcs[i]
+			if err := x.lane.Err(wc); err != nil {
+				return 0, x.fail(err)
+			}
+			if wc.ID >= uint64(len(x.slots)) {
+				return 0, x.fail(fmt.Errorf("a completion has ID %d, want 0 to %d", wc.ID, len(x.slots)-1))
+			}
+			x.slots[wc.ID].done = true
+		}
+	}
+	x.moved += int64(x.slots[x.first].size)
+	return x.first, nil
+}
+
+// release gives the oldest slot back.
+func (x *transfer) release() {
+	x.slots[x.first] = slot{}
+	x.first, x.used = (x.first+1)%len(x.slots), x.used-1
+}
+
+// fail keeps an error, which ends the transfer.
+func (x *transfer) fail(err error) error {
+	if x.err == nil {
+		what := "WRITE to"
+		if x.read {
+			what = "READ from"
+		}
+		x.err = fmt.Errorf("s3rdma: %s the memory of %s failed at byte %d of %d: %w", what, x.token.GID, x.moved, x.token.Size, err)
+	}
+	return x.err
+}
+
+// finish ends the transfer. Requests that are under way end first, so that none touches memory of the next one.
+func (x *transfer) finish() error {
+	if x.lane == nil {
+		return nil
+	}
+	err := x.i.give(x.lane, x.err == nil && x.used == 0)
+	x.lane = nil
+	if x.err == nil {
+		x.err = errDone
+	}
+	<-x.i.slots
+	x.i.leave(x.token.GID)
+	return err
+}
+
+// Reader reads the memory that a request offers, for a PUT. One goroutine at a time may use it.
+type Reader struct {
+	x     *transfer
+	data  []byte // of the oldest slot, not read yet
+	held  bool   // the oldest slot has been handed out
+	taken int64  // bytes that were handed out
+}
+
+// Reader returns a reader of the memory of a token. It waits while there are Transfers others. The context ends it.
+// The caller must close it.
+func (i *Initiator) Reader(ctx context.Context, t Token) (*Reader, error) {
+	x, err := i.begin(ctx, t, true)
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{x: x}, nil
+}
+
+// next returns the next chunk, which is valid until the next call.
+func (r *Reader) next() error {
+	x := r.x
+	if r.held {
+		x.release()
+		r.held = false
+	}
+	if x.err != nil {
+		return x.err
+	}
+	for x.left() > 0 && x.used < len(x.slots) {
+		n := int(min(x.left(), int64(x.i.o.Chunk)))
+		if err := x.post(n, x.own(x.free(), n)); err != nil {
+			return err
+		}
+	}
+	if x.used == 0 {
+		return io.EOF
+	}
+	s, err := x.wait()
+	if err != nil {
+		return err
+	}
+	r.data, r.held = x.memory(s)[:x.slots[s].size], true
+	return nil
+}
+
+// Read implements [io.Reader]. It returns io.EOF after the last byte of the token.
+func (r *Reader) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if len(r.data) == 0 {
+		if err := r.next(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, r.data)
+	r.data, r.taken = r.data[n:], r.taken+int64(n)
+	return n, nil
+}
+
+// WriteTo implements [io.WriterTo]. It copies nothing: w gets the memory that the device has written.
+func (r *Reader) WriteTo(w io.Writer) (int64, error) {
+	var sum int64
+	for {
+		if len(r.data) > 0 {
+			n, err := w.Write(r.data)
+			sum += int64(n)
+			r.data, r.taken = r.data[n:], r.taken+int64(n)
+			if err != nil {
+				return sum, err
+			}
+		}
+		switch err := r.next(); {
+		case errors.Is(err, io.EOF):
+			return sum, nil
+		case err != nil:
+			return sum, err
+		}
+	}
+}
+
+// Close ends the reader, also before its end.
+func (r *Reader) Close() error {
+	r.data = nil
+	if r.held && r.x.lane != nil {
+		r.x.release()
+		r.held = false
+	}
+	return r.x.finish()
+}
+
+// Writer writes to the memory that a request offers, for a GET. One goroutine at a time may use it.
+type Writer struct {
+	x      *transfer
+	filled int // bytes in the slot that is free
+}
+
+// Writer returns a writer to the memory of a token. It waits while there are Transfers others. The context ends it.
+// The caller must close it.
+func (i *Initiator) Writer(ctx context.Context, t Token) (*Writer, error) {
+	x, err := i.begin(ctx, t, false)
+	if err != nil {
+		return nil, err
+	}
+	return &Writer{x: x}, nil
+}
+
+// errTooLong says that there is more data than room.
+var errTooLong = errors.New("s3rdma: the object is larger than the memory of the token")
+
+// room returns the room in the slot that is free, and waits until there is one.
+func (w *Writer) room() ([]byte, error) {
+	x := w.x
+	switch {
+	case x.err != nil:
+		return nil, x.err
+	case x.left() == int64(w.filled):
+		return nil, errTooLong
+	case x.used == len(x.slots):
+		if _, err := x.wait(); err != nil {
+			return nil, err
+		}
+		x.release()
+	}
+	return x.memory(x.free())[w.filled:min(int64(x.i.o.Chunk), x.left())], nil
+}
+
+// add counts bytes that were put into the room, and posts a chunk that is full.
+func (w *Writer) add(n int) error {
+	w.filled += n
+	if w.filled == w.x.i.o.Chunk {
+		return w.flush()
+	}
+	return nil
+}
+
+// flush posts what there is.
+func (w *Writer) flush() error {
+	n := w.filled
+	w.filled = 0
+	return w.x.post(n, w.x.own(w.x.free(), n))
+}
+
+// Write implements [io.Writer]. It returns when p is copied; Close says whether it has arrived.
+func (w *Writer) Write(p []byte) (sum int, err error) {
+	for len(p) > 0 {
+		room, err := w.room()
+		if err != nil {
+			return sum, err
+		}
+		n := copy(room, p)
+		p, sum = p[n:], sum+n
+		if err := w.add(n); err != nil {
+			return sum, err
+		}
+	}
+	return sum, nil
+}
+
+// ReadFrom implements [io.ReaderFrom]. It copies nothing: r reads into the memory that the device sends.
+func (w *Writer) ReadFrom(r io.Reader) (sum int64, err error) {
+	for {
+		room, err := w.room()
+		if errors.Is(err, errTooLong) { // unless this is the end
+			var one [1]byte
+			room = one[:]
+			if _, end := io.ReadFull(r, room); end != nil {
+				return sum, ignoreEOF(end)
+			}
+		}
+		if err != nil {
+			return sum, err
+		}
+		n, end := r.Read(room)
+		sum += int64(n)
+		if err := w.add(n); err != nil {
+			return sum, err
+		}
+		if end != nil {
+			return sum, ignoreEOF(end)
+		}
+	}
+}
+
+// ignoreEOF returns an error unless it is the end.
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// Close sends what is left and waits until the client's device has acknowledged everything. After an error the client
+// has a part at most.
+func (w *Writer) Close() error {
+	x := w.x
+	if x.lane == nil {
+		return nil
+	}
+	err := x.err
+	if err == nil && w.filled > 0 {
+		err = w.flush()
+	}
+	for err == nil && x.used > 0 {
+		if _, err = x.wait(); err == nil {
+			x.release()
+		}
+	}
+	return errors.Join(err, x.finish())
+}
+
+// Abort ends the writer without sending what is left.
+func (w *Writer) Abort() error { return w.x.finish() }
+
+// Pull reads the memory of a token into a region of the initiator's PD, from an offset.
+func (i *Initiator) Pull(ctx context.Context, t Token, mr *uverbs.MR, offset int) error {
+	return i.move(ctx, t, true, mr, offset)
+}
+
+// Push writes a region of the initiator's PD, from an offset, to all of the memory of a token.
+func (i *Initiator) Push(ctx context.Context, t Token, mr *uverbs.MR, offset int) error {
+	return i.move(ctx, t, false, mr, offset)
+}
+
+// PD returns the protection domain of the regions for [Initiator.Pull] and [Initiator.Push]. The initiator closes it.
+func (i *Initiator) PD() *uverbs.PD { return i.pd }
+
+// move is Pull or Push.
+func (i *Initiator) move(ctx context.Context, t Token, read bool, mr *uverbs.MR, offset int) error {
+	if offset < 0 || offset > mr.Len() || int64(t.Size) > int64(mr.Len()-offset) {
+		return fmt.Errorf("s3rdma: the token has %d bytes, and the region %d from offset %d", t.Size, mr.Len()-offset, offset)
+	}
+	x, err := i.begin(ctx, t, read)
+	if err != nil {
+		return err
+	}
+	for err == nil && (x.left() > 0 || x.used > 0) {
+		if n := int(min(x.left(), int64(i.o.Chunk))); n > 0 && x.used < len(x.slots) {
+			err = x.post(n, mr.SGE(offset+int(x.at), n))
+			continue
+		}
+		if _, err = x.wait(); err == nil {
+			x.release()
+		}
+	}
+	return errors.Join(err, x.finish())
+}
