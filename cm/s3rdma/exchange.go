@@ -144,31 +144,37 @@ func (x *Exchange) judgeGet(resp *http.Response, reply string) (int, error) {
 		return 0, errAnswer("the request is for %q, and the answer is the whole object", asked)
 	}
 	if asked != "" {
-		return int(moved), checkRange(asked, resp.Header.Get("Content-Range"), moved)
+		if err := checkRange(asked, resp.Header.Get("Content-Range"), moved); err != nil {
+			return 0, err
+		}
 	}
 	return int(moved), nil
 }
 
-// checkRange returns an error if an answer has another range than the request.
+// checkRange returns an error if an answer with n bytes has another range than the request.
 func checkRange(asked, got string, n int64) error {
-	first, last, ok := parseRange(strings.TrimPrefix(asked, "bytes="), "-")
 	span, _, _ := strings.Cut(strings.TrimPrefix(got, "bytes "), "/")
-	from, to, has := parseRange(span, "-")
+	from, to := parseRange(span)
+	first, last := parseRange(strings.TrimPrefix(asked, "bytes="))
 	switch {
-	case !has || to-from+1 != n:
-		return errAnswer("the server has written %d bytes, and the answer has Content-Range %q", n, got)
-	case ok && (from != first || to > last):
+	case from < 0 || to-from+1 != n:
+		return errAnswer("the answer has %d bytes, and Content-Range %q", n, got)
+	case first >= 0 && (from != first || last >= 0 && to > last):
 		return errAnswer("the request is for %q, and the answer has Content-Range %q", asked, got)
 	}
 	return nil
 }
 
-// parseRange parses two numbers. ok is false if there are not two.
-func parseRange(s, sep string) (first, last int64, ok bool) {
-	a, b, _ := strings.Cut(s, sep)
-	first, err := strconv.ParseInt(a, 10, 64)
-	last, err2 := strconv.ParseInt(b, 10, 64)
-	return first, last, err == nil && err2 == nil && first >= 0 && last >= first
+// parseRange parses the numbers on both sides of a hyphen. One that is not there, or is not a number, is -1.
+func parseRange(s string) (first, last int64) {
+	a, b, _ := strings.Cut(s, "-")
+	number := func(s string) int64 {
+		if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+			return n
+		}
+		return -1
+	}
+	return number(a), number(b)
 }
 
 // bytesMoved returns how many bytes the server says to have moved, if it does.

@@ -127,16 +127,16 @@ func signed(r *http.Request) bool {
 func (s *served) decline(next http.Handler, why error) error {
 	s.Header().Set(replyHeader, "501")
 	if s.r.Method == http.MethodPut {
-		answer(s.ResponseWriter, &refusal{http.StatusNotImplemented, "RDMANotSupported", why})
+		answer(s.ResponseWriter, &refusal{http.StatusNotImplemented, "RDMANotSupported", errDeclined})
 		return why
 	}
 	next.ServeHTTP(s.ResponseWriter, s.r)
 	return why
 }
 
-// answer writes an error as S3 does.
+// answer writes an error as S3 does. Only that of a [*refusal] is for the client.
 func answer(w http.ResponseWriter, err error) {
-	e := &refusal{status: http.StatusInternalServerError, code: "RDMATransferFailed", err: err}
+	e := &refusal{http.StatusInternalServerError, "RDMATransferFailed", errors.New("the data was not moved")} // the cause has the server's addresses and keys
 	errors.As(err, &e)
 	h := w.Header()
 	for _, name := range []string{"Content-Length", "Content-Range", "Etag", "Last-Modified", "Accept-Ranges", bytesHeader} {
@@ -162,10 +162,7 @@ func (s *served) serve(next http.Handler) (err error) {
 			return s.decline(next, err)
 		}
 		defer s.reader.Close()
-		r.Body, r.ContentLength = struct {
-			io.Reader
-			io.Closer
-		}{s.reader, io.NopCloser(nil)}, int64(s.token.Size)
+		r.Body, r.ContentLength = s.reader, int64(s.token.Size)
 	}
 	defer func() {
 		if s.writer != nil {
@@ -207,6 +204,9 @@ func (s *served) WriteHeader(status int) {
 func (s *served) begin() {
 	if s.length > int64(s.token.Size) {
 		s.err = &refusal{http.StatusBadRequest, "InvalidRDMAToken", fmt.Errorf("the object has %d bytes, and the memory of the token %d", s.length, s.token.Size)}
+		return
+	}
+	if s.err = s.r.Context().Err(); s.err != nil {
 		return
 	}
 	if s.writer, s.err = s.i.Writer(s.r.Context(), s.token); s.err != nil {

@@ -15,12 +15,14 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // everywhere are the networks of the software devices, whose addresses are not that of the test's TCP connection.
 var everywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 
-// store is a server of objects in a directory, which knows nothing of RDMA.
+// store is a server of objects in a directory, without anything about RDMA.
 type store struct{ dir string }
 
 func (s store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -43,7 +45,7 @@ func (s store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	data, err := io.ReadAll(r.Body)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		http.Error(w, "<Error><Code>IncompleteBody</Code></Error>", http.StatusInternalServerError)
 		return
 	}
 	if sum := r.Header.Get("X-Amz-Checksum-Crc64nvme"); sum != "" && sum != checksum(data) {
@@ -162,7 +164,7 @@ func TestDeclined(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
 	servers := map[string]func(http.Handler) http.Handler{
 		"one that has never heard of tokens": nil,
-		"one that declines": func(h http.Handler) http.Handler { return r.initiator.Handler(h, nil) },
+		"one that declines":                  func(h http.Handler) http.Handler { return r.initiator.Handler(h, nil) },
 		"one that answers 501": func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get(tokenHeader) != "" {
@@ -217,63 +219,52 @@ func (w withoutETag) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// TestKeyGone tries the token of a request after it has returned, and after its context has ended: a server that is late
-// neither reads nor writes a byte.
+// TestKeyGone tries the token of a request after it has returned, and after its context has ended, while another request
+// offers the same memory: a server that is late neither reads nor writes a byte.
 func TestKeyGone(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
 	g := r.region(t, 8192)
 	fill(g.Bytes(), 3)
 	want := bytes.Clone(g.Bytes())
-	ctx, cancel := context.WithCancel(t.Context())
-	for name, end := range map[string]func(*Exchange){
-		"the answer": func(x *Exchange) { x.End(&http.Response{StatusCode: 200}, nil) },
-		"the end of the context": func(x *Exchange) {
-			cancel()
-			if _, err := x.End(&http.Response{StatusCode: 200, Header: http.Header{replyHeader: {"200"}, bytesHeader: {"8192"}}}, nil); !errors.Is(err, context.Canceled) {
-				t.Errorf("End returns %v after the end of the context", err)
-			}
-		},
-	} {
+	for _, cancelled := range []bool{false, true} {
 		for _, method := range []string{http.MethodGet, http.MethodPut} {
-			t.Run(name+"/"+method, func(t *testing.T) {
-				ctx, cancel = context.WithCancel(t.Context())
-				defer cancel()
-				req, _ := http.NewRequest(method, "http://h/b/k", nil)
-				x, err := g.Offer(ctx, req, 0, g.Len())
-				if err != nil {
-					t.Fatal(err)
-				}
-				token, err := ParseToken(req.Header.Get(tokenHeader))
-				if err != nil {
-					t.Fatal(err)
-				}
-				end(x)
-				// Also while another request offers the same memory.
-				x, err = g.Offer(t.Context(), req, 0, g.Len())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer x.loan.end()
-				w, err := r.initiator.Writer(t.Context(), token)
-				if err != nil {
-					t.Fatal(err)
-				}
-				w.Write(make([]byte, 100))
-				if err := w.Close(); err == nil {
-					t.Error("a late WRITE has succeeded")
-				}
-				rd, err := r.initiator.Reader(t.Context(), token)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if n, err := rd.Read(make([]byte, 100)); n > 0 || err == nil || err == io.EOF {
-					t.Errorf("a late READ returns %d bytes, %v", n, err)
-				}
-				closed(t, rd)
-				if !bytes.Equal(g.Bytes(), want) {
-					t.Error("the memory has changed")
-				}
-			})
+			ctx, cancel := context.WithCancel(t.Context())
+			req, _ := http.NewRequest(method, "http://h/b/k", nil)
+			x, err := g.Offer(ctx, req, 0, g.Len())
+			testenv.Must(t, err)
+			token, err := ParseToken(req.Header.Get(tokenHeader))
+			testenv.Must(t, err)
+			if cancelled {
+				cancel()
+			}
+			answer := http.Header{replyHeader: {"200"}, bytesHeader: {"8192"}}
+			if n, err := x.End(&http.Response{StatusCode: 200, Header: answer}, nil); cancelled != errors.Is(err, context.Canceled) || cancelled != (n == 0) {
+				t.Errorf("%s, cancelled %v: End returns %d, %v", method, cancelled, n, err)
+			}
+			cancel()
+			x, _ = r.offer(t, g, method)
+			refused(t, r, token)
+			if !bytes.Equal(g.Bytes(), want) {
+				t.Errorf("%s, cancelled %v: the memory has changed", method, cancelled)
+			}
+			x.loan.end()
 		}
+	}
+}
+
+// refused reads and writes what a token describes, which must fail.
+func refused(t *testing.T, r *rig, token Token) {
+	t.Helper()
+	if w, err := r.initiator.Writer(t.Context(), token); err == nil {
+		w.Write(make([]byte, min(100, token.Size)))
+		if err := w.Close(); err == nil {
+			t.Errorf("a WRITE to %s has succeeded", token)
+		}
+	}
+	if rd, err := r.initiator.Reader(t.Context(), token); err == nil {
+		if n, err := rd.Read(make([]byte, 100)); n > 0 || err == nil || err == io.EOF {
+			t.Errorf("a READ from %s returns %d bytes, %v", token, n, err)
+		}
+		closed(t, rd)
 	}
 }

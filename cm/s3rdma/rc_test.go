@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"sync"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
-// Without DC, the tests use a connection to each target: the numbers of targets are those of this table.
+// Without DC, the tests use a connection to each target: this table has their numbers.
 var rcTargets sync.Map // of *rcTarget by number
 
 // rcTarget is the end of a client that makes a queue pair for each channel that asks for one.
@@ -108,7 +111,9 @@ func (c *rcChannel) Post(read bool, id uint64, addr uint64, rkey uint32, sge uve
 	return b.Post()
 }
 
-func (c *rcChannel) Wait(ctx context.Context, wcs []uverbs.WC) (int, error) { return c.cq.Wait(ctx, wcs) }
+func (c *rcChannel) Wait(ctx context.Context, wcs []uverbs.WC) (int, error) {
+	return c.cq.Wait(ctx, wcs)
+}
 
 func (c *rcChannel) Err(wc *uverbs.WC) error { return c.qp.Err(wc) }
 
@@ -128,24 +133,29 @@ func (c *rcChannel) Reset() error {
 
 func (c *rcChannel) Close() error { return errors.Join(c.Reset(), c.cq.Close()) }
 
-// rig is a client's target and a server's initiator on software devices.
+// TestMain runs the tests on software devices, or in a guest on its devices: over DC, if they have it.
+func TestMain(m *testing.M) {
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "mlx5": "", "soft": ""}))
+}
+
+// rig is a client's target and a server's initiator.
 type rig struct {
 	target    *Target
 	initiator *Initiator
 }
 
-// openSoft makes a software device and opens it.
-func openSoft(t *testing.T) *uverbs.Device {
+// openDevice opens one of two devices.
+func openDevice(t *testing.T, i int) *uverbs.Device {
 	t.Helper()
-	d, err := soft.New(soft.Options{})
-	if err != nil {
-		t.Fatal(err)
+	name := testenv.TheRig().Devices[i]
+	if testenv.TheRig().Soft {
+		d, err := soft.New(soft.Options{})
+		testenv.Must(t, err)
+		t.Cleanup(func() { closed(t, d) })
+		name = d.Name()
 	}
-	t.Cleanup(func() { d.Close() })
-	dev, err := uverbs.Open(d.Name(), uverbs.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
+	testenv.Must(t, err)
 	t.Cleanup(func() { closed(t, dev) })
 	return dev
 }
@@ -161,27 +171,46 @@ func closed(t *testing.T, c interface{ Close() error }) {
 // newRig makes a rig.
 func newRig(t *testing.T, o InitiatorOptions) *rig {
 	t.Helper()
-	a, b := openSoft(t), openSoft(t)
-	target, err := newTarget(a, func(pd *uverbs.PD) (end, error) { return newRCTarget(a, pd) })
-	if err != nil {
-		t.Fatal(err)
+	a, b := openDevice(t, 0), openDevice(t, 1)
+	o.Path.GIDIndex = new(testenv.TheRig().GID)
+	r := new(rig)
+	var err error
+	if testenv.TheRig().Driver == "mlx5" {
+		o.Path.Timeout, o.Path.RetryCount = 12, 2 // what fails does so soon
+		r.target, err = NewTarget(a, TargetOptions{Path: uverbs.PathOptions{GIDIndex: o.Path.GIDIndex}})
+	} else {
+		r.target, err = newTarget(a, func(pd *uverbs.PD) (end, error) { return newRCTarget(a, pd) })
 	}
-	t.Cleanup(func() { closed(t, target) })
-	i, err := newInitiator(b, o, newRCChannel)
-	if err != nil {
-		t.Fatal(err)
+	testenv.Must(t, err)
+	t.Cleanup(func() { closed(t, r.target) })
+	if testenv.TheRig().Driver == "mlx5" {
+		r.initiator, err = NewInitiator(b, o)
+	} else {
+		r.initiator, err = newInitiator(b, o, newRCChannel)
 	}
-	t.Cleanup(func() { closed(t, i) })
-	return &rig{target, i}
+	testenv.Must(t, err)
+	t.Cleanup(func() { closed(t, r.initiator) })
+	return r
 }
 
 // region makes a region.
 func (r *rig) region(t *testing.T, n int) *Region {
 	t.Helper()
 	g, err := r.target.Alloc(n, uverbs.BufferOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() { closed(t, g) })
 	return g
+}
+
+// offer makes an offer of a whole region, and returns its token.
+func (r *rig) offer(t *testing.T, g *Region, method string) (*Exchange, Token) {
+	t.Helper()
+	req, err := http.NewRequest(method, "http://h/b/k", nil)
+	testenv.Must(t, err)
+	x, err := g.Offer(t.Context(), req, 0, g.Len())
+	testenv.Must(t, err)
+	t.Cleanup(func() { x.loan.end() })
+	token, err := ParseToken(req.Header.Get(tokenHeader))
+	testenv.Must(t, err)
+	return x, token
 }

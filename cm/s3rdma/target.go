@@ -315,7 +315,7 @@ func (r *Region) register(access uverbs.Access, offset, n int) (*uverbs.MR, erro
 	return r.t.pd.RegDMABuf(r.file, o)
 }
 
-// pageMask has the bits of an address within a huge page, which memory and its address for servers have in common.
+// pageMask has the bits of an address within a huge page, which memory and its address for servers share.
 const pageMask = 2<<20 - 1
 
 // withdraw takes the key back, once: afterwards no server reaches the memory. why is nil if the loan ends.

@@ -25,11 +25,11 @@ type Token struct {
 	RKey uint32 // RKey is the key of the memory.
 	LID  uint16 // LID is the LID of the client's port; 0 on Ethernet.
 	DCTN uint32 // DCTN is the number of the target, from 1 to 0xffffff.
-	GID  ib.GID // GID is the GID of the client's port; zero if it has none, on InfiniBand.
+	GID  ib.GID // GID is the GID of the client's port; zero on InfiniBand without one.
 }
 
-// ErrForeignToken says that a token is of another protocol, which this package does not speak: those of hipObject
-// and of elbencho's tests. A server declines such an offer, and the client uses the body.
+// ErrForeignToken says that a token is of a protocol that this package does not speak, such as hipObject's or that of
+// elbencho's tests. A server declines such an offer, and the client uses the body.
 var ErrForeignToken = errors.New("the token is of another protocol for S3 over RDMA")
 
 // String returns the token as the header has it: 81 characters.

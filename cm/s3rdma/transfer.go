@@ -101,7 +101,7 @@ func (x *transfer) fail(err error) error {
 		if x.read {
 			what = "READ from"
 		}
-		x.err = fmt.Errorf("s3rdma: %s the memory of %s failed at byte %d of %d: %w", what, x.token.GID, x.moved, x.token.Size, err)
+		x.err = fmt.Errorf("s3rdma: %s the memory of %s failed at byte %d of %d: %w", what, x.token.GID.Addr().Unmap(), x.moved, x.token.Size, err)
 	}
 	return x.err
 }

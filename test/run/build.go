@@ -51,6 +51,7 @@ var testPackages = map[string]string{
 	"rsocket":     "cm/rsocket",
 	"rstream":     "test/suites/rstream",
 	"rxe":         "mmio/rxe",
+	"s3rdma":      "cm/s3rdma",
 	"softrxe":     "test/suites/softrxe",
 	"strangers":   "cm/internal/strangers",
 	"switches":    "test/suites/switches",

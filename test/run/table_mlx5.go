@@ -27,13 +27,13 @@ func (c *config) mlx5Suites() []suite {
 				{
 					name: "roce", driver: "mlx5-roce", device: "mlx5,mode=roce", flags: append(vlan[:len(vlan):len(vlan)], "-timeout", "20m"),
 					env:      append(model[:3:3], vlanEnv, walk, pick(c.short, "GOVERBS_WAYS=auto", "GOVERBS_WAYS=auto,write")),
-					programs: test("conformance", "umad"),
+					programs: test("conformance", "umad", "s3rdma"),
 				},
 				{
 					name: "ib", driver: "mlx5-ib", device: "mlx5,mode=ib", flags: []string{"-timeout", "20m"},
 					env:  append(model[:3:3], walk, pick(c.short, "GOVERBS_WAYS=write", "GOVERBS_WAYS=ioctl,write")),
 					with: diags, // for ibping
-					skip: anyLink, programs: append(test("conformance", "umad"), program{name: "rdmacm.test", run: "^TestGID"}),
+					skip: anyLink, programs: append(test("conformance", "umad", "s3rdma"), program{name: "rdmacm.test", run: "^TestGID"}),
 				},
 				// The last kernel here on which a WQ that has failed can be closed.
 				{name: "wq-5.10", kernel: "5.10", device: "mlx5,mode=roce", env: model, programs: []program{only("conformance", "TestInjectedWQ")}},

@@ -134,6 +134,7 @@ var mayImport = []struct {
 	{"cm/rdmacm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "uverbs/umad/mad", "netlinkrdma", "cm/internal"}},
 	{"cm/rsocket", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
 	{"cm/valkey", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
+	{"cm/s3rdma", []string{"uverbs", "uverbs/ib", "uverbs/mlx5"}},
 	{"cm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "uverbs/umad/mad", "netlinkrdma", "cm/internal", "cm/rdmacm"}},
 	{"test/hca/engine", nil},
 	{"test/hca/prm", nil},
@@ -179,7 +180,7 @@ func TestImports(t *testing.T) {
 		if f.test() && f.pkg() == "tools/probe" { // shows an agent with both
 			allowed = append(allowed, "tools/metrics")
 		}
-		if f.test() && f.pkg() == "cm/internal/protocol" { // makes the software devices of the rig
+		if f.test() && slices.Contains([]string{"cm/internal/protocol", "cm/s3rdma"}, f.pkg()) { // makes the software devices of the rig
 			allowed = append(allowed, "uverbs/soft")
 		}
 		if f.test() && slices.Contains([]string{"cm/rsocket", "cm/valkey"}, f.pkg()) { // runs the tests that both share
