@@ -56,6 +56,9 @@ func (x *transfer) own(slot, n int) uverbs.SGE { return x.lane.mr.SGE(slot*x.i.o
 // post posts a request for the next n bytes, with the slot that is free.
 func (x *transfer) post(n int, memory uverbs.SGE) error {
 	s := x.free()
+	if err := x.ctx.Err(); err != nil {
+		return x.fail(err)
+	}
 	if err := x.lane.Post(x.read, uint64(s), x.token.Addr+uint64(x.at), x.token.RKey, memory); err != nil {
 		return x.fail(err)
 	}
