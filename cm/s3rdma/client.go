@@ -264,28 +264,33 @@ func errShort(size int64, room int) error {
 	return fmt.Errorf("s3rdma: the object has %d bytes, and there is room for %d: %w", size, room, io.ErrShortBuffer)
 }
 
-// head returns the size of an object, and its ETag.
-func (c *Client) head(ctx context.Context, object string) (size int64, etag string, err error) {
+// Head returns the size of an object, and its header.
+func (c *Client) Head(ctx context.Context, object string) (size int64, h http.Header, err error) {
+	ctx, cancel := c.context(ctx)
+	defer cancel()
 	req, err := c.request(ctx, http.MethodHead, object, nil, nil)
 	if err != nil {
-		return 0, "", err
+		return 0, nil, err
 	}
 	req.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
 	resp, err := c.do(req)
 	if err != nil {
-		return 0, "", err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return 0, "", responseError(resp)
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		return 0, nil, responseError(resp)
+	case resp.ContentLength < 0:
+		return 0, nil, errAnswer("the answer to a HEAD has no Content-Length")
 	}
-	return resp.ContentLength, resp.Header.Get("Etag"), nil
+	return resp.ContentLength, resp.Header, nil
 }
 
 // prove returns nil if an object has n bytes and the ETag that the answer to its PUT had.
 func (c *Client) prove(ctx context.Context, object, etag string, n int) error {
-	size, now, err := c.head(ctx, object)
-	if err == nil && size == int64(n) && etag != "" && now == etag {
+	size, h, err := c.Head(ctx, object)
+	if err == nil && size == int64(n) && etag != "" && h.Get("Etag") == etag {
 		return nil
 	}
 	return ErrUnproven
@@ -293,11 +298,11 @@ func (c *Client) prove(ctx context.Context, object, etag string, n int) error {
 
 // whole returns an error if an object has more bytes than a GET from an offset has filled the region with.
 func (c *Client) whole(ctx context.Context, object string, res Result, offset int64) error {
-	size, etag, err := c.head(ctx, object)
+	size, h, err := c.Head(ctx, object)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: whether the object has more than %d bytes is not known", err, res.N)
-	case etag != res.Header.Get("Etag"):
+	case h.Get("Etag") != res.Header.Get("Etag"):
 		return errAnswer("the object has changed: whether it had more than %d bytes is not known", res.N)
 	case size-offset > int64(res.N):
 		return errShort(size-offset, res.N)

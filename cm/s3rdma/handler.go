@@ -189,7 +189,9 @@ func (s *served) WriteHeader(status int) {
 			return
 		}
 		s.success(status)
-	case s.reader == nil && (status == http.StatusOK || status == http.StatusPartialContent):
+	case s.reader != nil:
+		s.err = s.reader.x.err // why the handler reports an error, perhaps
+	case status == http.StatusOK || status == http.StatusPartialContent:
 		if s.length != 0 {
 			s.begin()
 			return

@@ -171,6 +171,7 @@ func closed(t *testing.T, c interface{ Close() error }) {
 // newRig makes a rig.
 func newRig(t *testing.T, o InitiatorOptions) *rig {
 	t.Helper()
+	testenv.Guest(t)
 	a, b := openDevice(t, 0), openDevice(t, 1)
 	o.Path.GIDIndex = new(testenv.TheRig().GID)
 	r := new(rig)

@@ -52,6 +52,7 @@ var testPackages = map[string]string{
 	"rstream":     "test/suites/rstream",
 	"rxe":         "mmio/rxe",
 	"s3rdma":      "cm/s3rdma",
+	"s3sdk":       "test/s3sdk",
 	"softrxe":     "test/suites/softrxe",
 	"strangers":   "cm/internal/strangers",
 	"switches":    "test/suites/switches",
@@ -69,6 +70,7 @@ var commandPackages = map[string]string{
 	"bench-open":  "test/bench/open",
 	"bench-plain": "test/bench/plain",
 	"noioctl":     "test/suites/noioctl",
+	"objects":     "test/objects",
 	"pingpong":    "test/suites/containers/pingpong",
 
 	"stdio-pingpong": "test/pingpong",
@@ -84,6 +86,13 @@ apt-get update && apt-get install -y gcc libc6-dev`
 // needs itself; the guest has them.
 const compileC = `set -e; mkdir -p "$(dirname "$1")"; dir=$(.build/vmrun get libibverbs-dev)
 gcc -O2 -Wall -o "$1" "$2" -I"$dir/usr/include" -L"$dir/usr/lib/$(gcc -print-multiarch)" -Wl,--unresolved-symbols=ignore-in-shared-libs -Wl,--as-needed -libverbs -lmlx5`
+
+// compileVersity compiles a client of versitygw, whose source the cache of Go modules has, with libmlx5.
+const compileVersity = `set -e; mkdir -p "$(dirname "$1")"; dir=$(.build/vmrun get libibverbs-dev)
+command -v g++ >/dev/null || apt-get install -y g++
+source=$(go mod download -json github.com/versity/versitygw@v1.8.0 | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')/cuwrapper
+g++ -O2 -o "$1" test/s3sdk/versity/main.cpp "$source/rdma_host_client_wrapper.cpp" -I"$source" -I"$dir/usr/include" -L"$dir/usr/lib/$(gcc -print-multiarch)" \
+	-static-libstdc++ -static-libgcc -Wl,--unresolved-symbols=ignore-in-shared-libs -Wl,--as-needed -libverbs -lmlx5`
 
 // copyValkey builds the programs of a version of Valkey, which vmrun keeps, and copies one of them.
 const copyValkey = `set -e; mkdir -p "$(dirname "$1")"; cp "$(.build/vmrun build -arch "$2" "$3")/$4" "$1"`
@@ -103,7 +112,9 @@ func (c *config) needed(s *step) []string {
 	for _, p := range s.programs {
 		all = append(all, p.name)
 	}
-	if slices.ContainsFunc(all, func(n string) bool { return strings.HasPrefix(n, "rdmacore-") || strings.HasPrefix(n, "valkey-") }) || s.race {
+	if slices.ContainsFunc(all, func(n string) bool {
+		return strings.HasPrefix(n, "rdmacore-") || strings.HasPrefix(n, "valkey-") || n == "versity-client"
+	}) || s.race {
 		all = slices.Insert(all, 0, "gcc")
 	}
 	for i, name := range all {
@@ -141,6 +152,8 @@ func (c *config) build(name string) (command, error) {
 	case strings.HasPrefix(name, "rdmacore-"):
 		source := "test/bench/rdmacore/" + strings.TrimPrefix(name, "rdmacore-") + ".c"
 		return command{args: []string{"sh", "-c", compileC, "sh", out, source}}, nil
+	case name == "versity-client":
+		return command{args: []string{"sh", "-c", compileVersity, "sh", out}}, nil
 	case name == "valkey-server-8.1":
 		return command{args: []string{"sh", "-c", copyValkey, "sh", out, c.arch, "valkey-8.1", "valkey-server"}}, nil
 	case strings.HasPrefix(name, "valkey-"):

@@ -11,6 +11,7 @@ import (
 
 // modules are the folders of the modules. Programs that import the library get the first one alone.
 var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, efaModule, suitesModule, releaseModule, "test/valkey", "test/websocket"}
+var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, suitesModule, releaseModule, "test/s3sdk", "test/valkey", "test/websocket"}
 
 const (
 	efaModule     = "test/efa"     // the model of an EFA card, which imports the PCI server of test/hca

@@ -66,6 +66,16 @@ func (c *config) mlx5Suites() []suite {
 				skip: noPerf, programs: test("cm", "rdmacm", "classic", "interop", "umad"),
 			}},
 		},
+		{
+			name: "s3", doc: "objects of S3 by RDMA on a modelled ConnectX: with aws-sdk-go-v2 and minio-go, with versitygw's client, and the example",
+			steps: []step{
+				{name: "sdk", device: "mlx5,mode=roce", env: model[:3:3], programs: []program{only("s3sdk", "TestClients"), {name: "objects", args: []string{"try"}}}},
+				{
+					name: "versity", device: "mlx5,mode=roce", bin: []string{"versity-client"}, with: ibverbs,
+					env: append(model[:3:3], "GOVERBS_VERSITY=1"), programs: []program{only("s3sdk", "TestVersity")},
+				},
+			},
+		},
 		{name: "control", doc: "rdma-core's programs, and DPDK, on a modelled ConnectX: what fails there is the model's fault", steps: c.controlSteps()},
 		{
 			name: "cards", doc: "some tests of the verbs on modelled cards that differ from the usual ones, two of them random",

@@ -52,7 +52,7 @@ func (c *config) softSuite() suite {
 		steps: []step{
 			verbs("auto", "soft", "auto"), verbs("ioctl", "soft", "ioctl", walk), verbs("write", "soft", "write", c.brief([]string{walk})...),
 			cm("cm", "soft", "auto"), cm("cmioctl", "soft", "ioctl"), cm("cmwrite", "soft", "write"),
-			on("rsocket", "", "auto", "cm/rsocket"), on("valkey", "", "auto", "cm/valkey"),
+			on("rsocket", "", "auto", "cm/rsocket"), on("valkey", "", "auto", "cm/valkey"), on("s3rdma", "", "auto", "cm/s3rdma"),
 			verbs("sockets", "soft-sockets", "auto", c.brief([]string{sockets, walk})...), cm("cmsockets", "soft-sockets", "auto", sockets),
 			lossy("loss", "soft", "auto"),
 			lossy("lossioctl", "soft-sockets", "ioctl", sockets, walk), cm("cmlossioctl", "soft-sockets", "ioctl", sockets, cmLossy),

@@ -146,7 +146,7 @@ var mayImport = []struct {
 	{"test/pairs", nil},
 	{"test/steps", nil},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/ib", "uverbs/mlx5", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "cm/rsocket", "cm/valkey", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/ib", "uverbs/mlx5", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "cm/rsocket", "cm/s3rdma", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "cm", "cm/rdmacm", "tools/internal"}},
@@ -230,7 +230,7 @@ func TestModules(t *testing.T) {
 }
 
 // TestDependencies: the library stands on two modules, tests on two more. test/grpc, test/release,
-// test/valkey and test/websocket are modules of their own.
+// test/s3sdk, test/valkey and test/websocket are modules of their own.
 func TestDependencies(t *testing.T) {
 	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink"}
 	for _, f := range files(t) {
@@ -238,7 +238,7 @@ func TestDependencies(t *testing.T) {
 		if f.test() || f.pkg() == "cm/internal/streamtest" { // tests only
 			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp", "golang.org/x/net/nettest")
 		}
-		if under(f.pkg(), "tools", "test/grpc", "test/release", "test/valkey", "test/websocket") {
+		if under(f.pkg(), "tools", "test/grpc", "test/release", "test/s3sdk", "test/valkey", "test/websocket") {
 			continue
 		}
 		for _, imp := range f.imports() {
