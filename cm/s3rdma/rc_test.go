@@ -145,7 +145,7 @@ type rig struct {
 }
 
 // openDevice opens one of two devices.
-func openDevice(t *testing.T, i int) *uverbs.Device {
+func openDevice(t testing.TB, i int) *uverbs.Device {
 	t.Helper()
 	name := testenv.TheRig().Devices[i]
 	if testenv.TheRig().Soft {
@@ -161,7 +161,7 @@ func openDevice(t *testing.T, i int) *uverbs.Device {
 }
 
 // closed closes something, which must succeed.
-func closed(t *testing.T, c interface{ Close() error }) {
+func closed(t testing.TB, c interface{ Close() error }) {
 	t.Helper()
 	if err := c.Close(); err != nil {
 		t.Errorf("Close: %v", err)
@@ -169,7 +169,7 @@ func closed(t *testing.T, c interface{ Close() error }) {
 }
 
 // newRig makes a rig.
-func newRig(t *testing.T, o InitiatorOptions) *rig {
+func newRig(t testing.TB, o InitiatorOptions) *rig {
 	t.Helper()
 	testenv.Guest(t)
 	a, b := openDevice(t, 0), openDevice(t, 1)
@@ -195,7 +195,7 @@ func newRig(t *testing.T, o InitiatorOptions) *rig {
 }
 
 // region makes a region.
-func (r *rig) region(t *testing.T, n int) *Region {
+func (r *rig) region(t testing.TB, n int) *Region {
 	t.Helper()
 	g, err := r.target.Alloc(n, uverbs.BufferOptions{})
 	testenv.Must(t, err)
