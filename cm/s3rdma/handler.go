@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -18,25 +20,39 @@ const (
 	bytesHeader = "X-Amz-Rdma-Bytes-Transferred"
 )
 
-// Handler returns a handler for GET and PUT of objects and parts. Where a request offers memory, the body that next
-// reads or writes goes by RDMA; next sees an ordinary request. Other requests, and offers that the server declines,
-// go to next as they are.
+// HandlerOptions are the options of [Initiator.Handler].
+type HandlerOptions struct {
+	// Report is told of each request with an offer, at its end: how many bytes went by RDMA, and why it failed, or was
+	// declined (an error that matches [ErrDeclined]), or nil.
+	Report func(r *http.Request, moved int64, err error)
+}
+
+// Handler returns a handler for GET and PUT of the data of objects and parts, with paths of a bucket and a key. Where a
+// request offers memory, the body that next reads or writes goes by RDMA; next sees an ordinary request. A GET whose offer
+// is declined goes to next, and the body has the data; a PUT is answered with 501, so that the client sends a body. All
+// other requests go to next as they are.
 //
 // It must stand behind what authenticates requests, since the signature is of the request without a body. It checks
 // that the signature, if there is one, covers the token. A handler of PUT must read the whole body, and not keep what
-// it has read if that fails: the answer is an error then. report, unless it is nil, is told of each request with an
-// offer: how many bytes went by RDMA, and why it was declined or failed, or nil.
-func (i *Initiator) Handler(next http.Handler, report func(r *http.Request, moved int64, err error)) http.Handler {
+// it has read if that fails: the answer is an error then.
+func (i *Initiator) Handler(next http.Handler, o HandlerOptions) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, err := offered(r.Header)
-		if err == nil && text == "" || r.Method != http.MethodGet && r.Method != http.MethodPut || r.Header.Get("X-Amz-Copy-Source") != "" {
+		if err == nil && text == "" || !ofObject(r) || !hasKey(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		s := &served{ResponseWriter: w, r: r, i: i}
 		if err == nil {
 			err = s.check(text)
+		} else {
+			err = badRequest(err)
 		}
+		defer func() { // also if next panics
+			if o.Report != nil {
+				o.Report(r, s.moved, cmp.Or(err, s.panicked))
+			}
+		}()
 		switch {
 		case err == nil:
 			err = s.serve(next)
@@ -45,10 +61,13 @@ func (i *Initiator) Handler(next http.Handler, report func(r *http.Request, move
 		default:
 			err = s.decline(next, err)
 		}
-		if report != nil {
-			report(r, s.moved, err)
-		}
 	})
+}
+
+// hasKey reports whether a path has a bucket and a key.
+func hasKey(path string) bool {
+	bucket, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return bucket != "" && key != ""
 }
 
 // refusal is an answer that refuses a request.
@@ -61,8 +80,14 @@ type refusal struct {
 func (e *refusal) Error() string { return "s3rdma: " + e.err.Error() }
 func (e *refusal) Unwrap() error { return e.err }
 
-// errDeclined says that the server does not move the data by RDMA.
-var errDeclined = errors.New("the offer is declined")
+// badRequest returns the refusal of a request whose offer makes no sense.
+func badRequest(err error) error { return &refusal{http.StatusBadRequest, "InvalidRDMAToken", err} }
+
+// tooSmall is S3's name, here, of the error that an object does not fit into the memory of a token.
+const tooSmall = "RDMATokenTooSmall"
+
+// errPanic says that a handler has not returned.
+var errPanic = errors.New("s3rdma: the handler has panicked")
 
 // served is a request with an offer, and its answer.
 type served struct {
@@ -70,6 +95,7 @@ type served struct {
 	r     *http.Request
 	i     *Initiator
 	token Token
+	from  netip.Addr // where the request comes from
 
 	reader *Reader // of a PUT
 	writer *Writer // of a GET, once the handler writes
@@ -78,59 +104,78 @@ type served struct {
 	plain  bool    // the handler's answer goes on as it is
 	moved  int64   // bytes that went by RDMA
 	err    error   // why there are no more
+
+	panicked error // until the handler has returned
 }
 
 // check returns nil if the server takes an offer, a [*refusal] if it refuses the request, or why it declines.
 func (s *served) check(text string) (err error) {
-	bad := func(err error) error { return &refusal{http.StatusBadRequest, "InvalidRDMAToken", err} }
 	if s.token, err = ParseToken(text); errors.Is(err, ErrForeignToken) {
 		return err
 	} else if err != nil {
-		return bad(err)
+		return badRequest(err)
 	}
-	if !signed(s.r) {
-		return &refusal{http.StatusForbidden, "AccessDenied", errors.New("the signature does not cover x-amz-rdma-token")}
+	if err := signed(s.r); err != nil {
+		return err
 	}
 	if s.r.ContentLength != 0 {
-		return bad(errors.New("the request has a token and a body, want one of both"))
+		return badRequest(errors.New("the request has a token and a body, want one of both"))
 	}
 	if s.token.Size == 0 {
-		return fmt.Errorf("%w: the token has 0 bytes", errDeclined)
+		return errors.New("the token has 0 bytes")
 	}
 	from, err := netip.ParseAddrPort(s.r.RemoteAddr)
 	if err != nil && len(s.i.o.Networks) == 0 {
-		return fmt.Errorf("%w: the address of the client, %q, is not known", errDeclined, s.r.RemoteAddr)
+		return fmt.Errorf("the address of the client, %q, is not known", s.r.RemoteAddr)
 	}
-	if !s.i.allows(s.token, from.Addr()) {
-		return fmt.Errorf("%w: the request of %s may not name memory at %s", errDeclined, from.Addr(), s.token.GID.Addr().Unmap())
+	if s.from = from.Addr(); !s.i.allows(s.token, s.from) {
+		return fmt.Errorf("the request of %s may not name memory at %s", s.from, s.token.GID.Addr().Unmap())
 	}
 	return nil
 }
 
-// signed reports whether the signature of a request, if it has one, covers the token.
-func signed(r *http.Request) bool {
-	list := r.URL.Query().Get("X-Amz-SignedHeaders")
-	for part := range strings.FieldsFuncSeq(r.Header.Get("Authorization"), func(c rune) bool { return c == ',' || c == ' ' }) {
-		if l, ok := strings.CutPrefix(part, "SignedHeaders="); ok {
-			list = l
+// signed returns a [*refusal] if a request has a signature that does not cover the token. Each list of headers must have it,
+// since it is not known which one the authentication has looked at.
+func signed(r *http.Request) error {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return badRequest(fmt.Errorf("the query: %w", err))
+	}
+	var inQuery, inHeader []string
+	for name, values := range q {
+		if strings.EqualFold(name, "X-Amz-SignedHeaders") {
+			inQuery = append(inQuery, values...)
 		}
 	}
-	for name := range strings.SplitSeq(list, ";") {
-		if list == "" || strings.EqualFold(name, tokenHeader) {
-			return true
+	for _, value := range r.Header.Values("Authorization") {
+		for part := range strings.FieldsFuncSeq(value, func(c rune) bool { return strings.ContainsRune(", \t", c) }) {
+			if name, list, ok := strings.Cut(part, "="); ok && strings.EqualFold(name, "SignedHeaders") {
+				inHeader = append(inHeader, list)
+			}
 		}
 	}
-	return false
+	if len(inQuery) > 0 && r.Header.Get("Authorization") != "" {
+		return badRequest(errors.New("the request has signatures in the query and in a header, want one of both"))
+	}
+	for _, list := range append(inQuery, inHeader...) {
+		if !slices.ContainsFunc(strings.Split(list, ";"), func(name string) bool { return strings.EqualFold(name, tokenHeader) }) {
+			return &refusal{http.StatusForbidden, "AccessDenied", errors.New("the signature does not cover x-amz-rdma-token")}
+		}
+	}
+	return nil
 }
 
 // decline has the handler answer with the object in the body, or refuses a PUT so that the client sends one.
 func (s *served) decline(next http.Handler, why error) error {
+	why = fmt.Errorf("%w: %w", ErrDeclined, why)
 	s.Header().Set(replyHeader, "501")
 	if s.r.Method == http.MethodPut {
-		answer(s.ResponseWriter, &refusal{http.StatusNotImplemented, "RDMANotSupported", errDeclined})
+		answer(s.ResponseWriter, &refusal{http.StatusNotImplemented, "RDMANotSupported", errors.New("the offer is declined")})
 		return why
 	}
+	s.panicked = errPanic
 	next.ServeHTTP(s.ResponseWriter, s.r)
+	s.panicked = nil
 	return why
 }
 
@@ -139,8 +184,14 @@ func answer(w http.ResponseWriter, err error) {
 	e := &refusal{http.StatusInternalServerError, "RDMATransferFailed", errors.New("the data was not moved")} // the cause has the server's addresses and keys
 	errors.As(err, &e)
 	h := w.Header()
-	for _, name := range []string{"Content-Length", "Content-Range", "Etag", "Last-Modified", "Accept-Ranges", bytesHeader} {
-		h.Del(name)
+	for name := range h { // those of the object
+		switch name {
+		case "Content-Length", "Content-Range", "Content-Encoding", "Content-Disposition", "Content-Language", "Etag", "Last-Modified", "Accept-Ranges", "Cache-Control", "Expires", bytesHeader:
+			delete(h, name)
+		}
+		if strings.HasPrefix(name, "X-Amz-Checksum-") {
+			delete(h, name)
+		}
 	}
 	h.Set("Content-Type", "application/xml")
 	w.WriteHeader(e.status)
@@ -156,20 +207,26 @@ func answer(w http.ResponseWriter, err error) {
 // serve has the handler answer the request, and moves its data.
 func (s *served) serve(next http.Handler) (err error) {
 	r := s.r.Clone(s.r.Context())
-	r.Header.Del(tokenHeader)
+	for _, name := range []string{tokenHeader, "Accept-Encoding", "Expect"} { // what is moved is the object, not a form of it
+		r.Header.Del(name)
+	}
 	if r.Method == http.MethodPut {
-		if s.reader, err = s.i.Reader(r.Context(), s.token); err != nil {
+		if s.reader, err = s.i.reader(r.Context(), s.token, s.from); err != nil {
 			return s.decline(next, err)
 		}
+		s.reader.after = http.ErrBodyReadAfterClose
 		defer s.reader.Close()
 		r.Body, r.ContentLength = s.reader, int64(s.token.Size)
+		r.Header.Set("Content-Length", strconv.FormatInt(r.ContentLength, 10))
 	}
 	defer func() {
 		if s.writer != nil {
 			s.writer.Abort() // after a panic of the handler; else it has been closed
 		}
 	}()
+	s.panicked = errPanic
 	next.ServeHTTP(s, r)
+	s.panicked = nil
 	return s.end()
 }
 
@@ -182,15 +239,19 @@ func (s *served) WriteHeader(status int) {
 	if n, err := strconv.ParseInt(s.Header().Get("Content-Length"), 10, 64); err == nil {
 		s.length = n
 	}
+	var failed error
+	if s.reader != nil {
+		s.moved, failed = s.reader.progress()
+	}
 	switch {
 	case s.reader != nil && status < 300:
-		if s.moved = s.reader.taken; s.moved != int64(s.token.Size) {
-			s.err = cmp.Or(s.reader.x.err, fmt.Errorf("s3rdma: the handler has read %d of %d bytes", s.moved, s.token.Size))
+		if s.moved != int64(s.token.Size) {
+			s.err = cmp.Or(failed, fmt.Errorf("s3rdma: the handler has read %d of %d bytes", s.moved, s.token.Size))
 			return
 		}
 		s.success(status)
 	case s.reader != nil:
-		s.err = s.reader.x.err // why the handler reports an error, perhaps
+		s.err = failed // why the handler reports an error, perhaps
 	case status == http.StatusOK || status == http.StatusPartialContent:
 		if s.length != 0 {
 			s.begin()
@@ -205,13 +266,14 @@ func (s *served) WriteHeader(status int) {
 // begin begins to write to the client's memory.
 func (s *served) begin() {
 	if s.length > int64(s.token.Size) {
-		s.err = &refusal{http.StatusBadRequest, "InvalidRDMAToken", fmt.Errorf("the object has %d bytes, and the memory of the token %d", s.length, s.token.Size)}
+		s.err = &refusal{http.StatusBadRequest, tooSmall, fmt.Errorf("the object has %d bytes, and the memory of the token %d", s.length, s.token.Size)}
 		return
 	}
 	if s.err = s.r.Context().Err(); s.err != nil {
 		return
 	}
-	if s.writer, s.err = s.i.Writer(s.r.Context(), s.token); s.err != nil {
+	if s.writer, s.err = s.i.writer(s.r.Context(), s.token, s.from); s.err != nil {
+		s.err = fmt.Errorf("%w: %w", ErrDeclined, s.err)
 		s.plain = true
 		s.Header().Set(replyHeader, "501")
 		s.ResponseWriter.WriteHeader(s.status)
@@ -272,7 +334,7 @@ func (s *served) end() error {
 		}
 	}
 	if errors.Is(s.err, errTooLong) {
-		s.err = &refusal{http.StatusBadRequest, "InvalidRDMAToken", s.err}
+		s.err = &refusal{http.StatusBadRequest, tooSmall, s.err}
 	}
 	if s.err != nil {
 		answer(s.ResponseWriter, s.err)

@@ -64,7 +64,7 @@ func TestHandler(t *testing.T) {
 				}
 				w.Header().Set("ETag", `"e"`)
 				test.handle(w, r)
-			}), func(_ *http.Request, n int64, err error) { reported = append(reported, fmt.Sprint(n, err != nil)) })
+			}), HandlerOptions{Report: func(_ *http.Request, n int64, err error) { reported = append(reported, fmt.Sprint(n, err != nil)) }})
 			req := httptest.NewRequest(test.method, "/b/k", nil)
 			req.Header.Set(tokenHeader, token.String())
 			w := httptest.NewRecorder()
@@ -94,7 +94,7 @@ func TestHandler(t *testing.T) {
 				w.Write(data[:100])
 			}
 			panic(http.ErrAbortHandler)
-		}), nil)
+		}), HandlerOptions{})
 		req := httptest.NewRequest(method, "/b/k", nil)
 		req.Header.Set(tokenHeader, token.String())
 		func() {

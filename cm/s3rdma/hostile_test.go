@@ -39,7 +39,7 @@ func do(t *testing.T, method, url string, header map[string]string, body io.Read
 // and no memory changes.
 func TestHostileClient(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
-	c, dir := serveStore(t, func(h http.Handler) http.Handler { return r.initiator.Handler(h, nil) })
+	c, dir := serveStore(t, func(h http.Handler) http.Handler { return r.initiator.Handler(h, HandlerOptions{}) })
 	testenv.Must(t, os.WriteFile(filepath.Join(dir, "object"), make([]byte, 8192), 0o600))
 	g := r.region(t, 8192)
 	fill(g.Bytes(), 9)
@@ -219,7 +219,7 @@ func TestClientDies(t *testing.T) {
 			}
 			ended <- err
 		})
-		return r.initiator.Handler(slow, func(_ *http.Request, _ int64, err error) { reported <- err })
+		return r.initiator.Handler(slow, HandlerOptions{Report: func(_ *http.Request, _ int64, err error) { reported <- err }})
 	})
 	g := r.region(t, 64<<10)
 	for _, method := range []string{http.MethodPut, http.MethodGet} {

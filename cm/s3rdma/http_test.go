@@ -85,12 +85,12 @@ func TestObjects(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Chunk: chunk, Depth: 3, Networks: everywhere})
 	var moved int64
 	c, dir := serveStore(t, func(h http.Handler) http.Handler {
-		return r.initiator.Handler(h, func(_ *http.Request, n int64, err error) {
+		return r.initiator.Handler(h, HandlerOptions{Report: func(_ *http.Request, n int64, err error) {
 			if err != nil {
 				t.Errorf("the server reports %v", err)
 			}
 			moved += n
-		})
+		}})
 	})
 	g := r.region(t, 300<<10)
 	for i, n := range []int{1, 7, chunk - 1, chunk, chunk + 1, 3 * chunk, 3*chunk + 5, 100 * chunk / 2, 300 << 10} {
@@ -134,7 +134,7 @@ func TestObjects(t *testing.T) {
 // TestEmpty puts and gets an object without data.
 func TestEmpty(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
-	c, _ := serveStore(t, func(h http.Handler) http.Handler { return r.initiator.Handler(h, nil) })
+	c, _ := serveStore(t, func(h http.Handler) http.Handler { return r.initiator.Handler(h, HandlerOptions{}) })
 	g := r.region(t, 4096)
 	if res, err := c.Put(t.Context(), "b/empty", g, 0, PutOptions{}); err != nil || res.N != 0 {
 		t.Fatalf("Put returns %+v, %v", res, err)
@@ -148,7 +148,7 @@ func TestEmpty(t *testing.T) {
 func TestShort(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
 	for _, body := range []bool{false, true} {
-		c, dir := serveStore(t, func(h http.Handler) http.Handler { return r.initiator.Handler(h, nil) })
+		c, dir := serveStore(t, func(h http.Handler) http.Handler { return r.initiator.Handler(h, HandlerOptions{}) })
 		c.BodyOnly = body
 		os.WriteFile(filepath.Join(dir, "big"), make([]byte, 5000), 0o600)
 		g := r.region(t, 4096)
@@ -164,7 +164,7 @@ func TestDeclined(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
 	servers := map[string]func(http.Handler) http.Handler{
 		"one that has never heard of tokens": nil,
-		"one that declines":                  func(h http.Handler) http.Handler { return r.initiator.Handler(h, nil) },
+		"one that declines":                  func(h http.Handler) http.Handler { return r.initiator.Handler(h, HandlerOptions{}) },
 		"one that answers 501": func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get(tokenHeader) != "" {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -20,9 +21,10 @@ type InitiatorOptions struct {
 	AccessKey uint64             // AccessKey is the key of the clients' targets; by default [DefaultAccessKey].
 	Path      uverbs.PathOptions // Path has the port, the GID, and how long targets may take to answer.
 	Transfers int                // Transfers is how many transfers there may be at a time, each with an initiator of DC, from 1 to 4096; by default 16. More wait.
-	PerPeer   int                // PerPeer is how many of them may have the same GID, from 1 to Transfers; by default half of Transfers. More are declined.
+	PerPeer   int                // PerPeer is how many of them, and of those that wait, one peer may have, from 1 to Transfers; by default half of Transfers. More are declined.
 	Chunk     int                // Chunk is how many bytes a READ or WRITE moves, from 4 KiB to 1 GiB; by default 1 MiB.
 	Depth     int                // Depth is how many chunks of a transfer are in flight or being handled, from 1 to 64; by default 4. A transfer has memory for so many.
+	Timeout   time.Duration      // Timeout ends a transfer of which no chunk completes for so long; by default 30 s.
 
 	// Networks are where the memory of clients may be, as addresses of the GIDs. By default a request may name only
 	// the address that it comes from. A client names its target itself: without a limit, it could have the server
@@ -38,11 +40,14 @@ type Initiator struct {
 	open func() (channel, error)
 
 	slots chan struct{} // has an element for each transfer
+	done  chan struct{} // closed by Close
 
-	mu     sync.Mutex
-	idle   []*lane
-	peers  map[ib.GID]int // transfers by peer
-	closed bool
+	closing  sync.Once
+	closeErr error
+
+	mu    sync.Mutex
+	idle  []*lane
+	peers map[netip.Addr]int // transfers by peer: by the address of its GID, and by the one that its request comes from
 }
 
 // channel is what reads and writes the memory of one target at a time: an initiator of DC. Another transport, with a
@@ -78,7 +83,7 @@ func newInitiator(dev *uverbs.Device, o InitiatorOptions, open func(*Initiator) 
 	if err := o.defaults(); err != nil {
 		return nil, err
 	}
-	i := &Initiator{o: o, dev: dev, slots: make(chan struct{}, o.Transfers), peers: map[ib.GID]int{}}
+	i := &Initiator{o: o, dev: dev, slots: make(chan struct{}, o.Transfers), done: make(chan struct{}), peers: map[netip.Addr]int{}}
 	i.open = func() (channel, error) { return open(i) }
 	if i.pd, err = dev.AllocPD(); err != nil {
 		return nil, err
@@ -97,7 +102,11 @@ func (o *InitiatorOptions) defaults() error {
 	o.AccessKey, o.Networks = cmp.Or(o.AccessKey, DefaultAccessKey), slices.Clone(o.Networks)
 	o.Transfers = cmp.Or(o.Transfers, 16)
 	o.PerPeer = cmp.Or(o.PerPeer, max(o.Transfers/2, 1))
-	o.Chunk, o.Depth = cmp.Or(o.Chunk, 1<<20), cmp.Or(o.Depth, 4)
+	o.Chunk, o.Depth, o.Timeout = cmp.Or(o.Chunk, 1<<20), cmp.Or(o.Depth, 4), cmp.Or(o.Timeout, 30*time.Second)
+	if o.Timeout < 0 {
+		return fmt.Errorf("s3rdma: Timeout is %v, want 0 or more", o.Timeout)
+	}
+	o.Path.RNRRetry = cmp.Or(o.Path.RNRRetry, 6) // 7 would be forever
 	for _, f := range []struct {
 		name               string
 		value, least, most int
@@ -145,23 +154,20 @@ func (l *lane) close() error {
 	return errors.Join(errs...)
 }
 
-// Close closes the initiator. It waits for transfers that are under way.
+// Close closes the initiator. It waits for transfers that are under way; there are no more afterwards.
 func (i *Initiator) Close() error {
-	i.mu.Lock()
-	if i.closed {
-		i.mu.Unlock()
-		return nil
-	}
-	i.closed = true
-	i.mu.Unlock()
-	for range cap(i.slots) {
-		i.slots <- struct{}{}
-	}
-	var errs []error
-	for _, l := range i.idle {
-		errs = append(errs, l.close())
-	}
-	return errors.Join(append(errs, i.pd.Close())...)
+	i.closing.Do(func() {
+		close(i.done)
+		for range cap(i.slots) {
+			i.slots <- struct{}{}
+		}
+		var errs []error
+		for _, l := range i.idle {
+			errs = append(errs, l.close())
+		}
+		i.closeErr = errors.Join(append(errs, i.pd.Close())...)
+	})
+	return i.closeErr
 }
 
 // allows reports whether a server that got a request from an address may use a token.
@@ -170,38 +176,43 @@ func (i *Initiator) allows(t Token, from netip.Addr) bool {
 	if len(i.o.Networks) == 0 {
 		return at == from.Unmap().WithZone("")
 	}
-	return slices.ContainsFunc(i.o.Networks, func(p netip.Prefix) bool { return p.Contains(at) })
+	return slices.ContainsFunc(i.o.Networks, func(p netip.Prefix) bool {
+		if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 { // the addresses of GIDs are not mapped here
+			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+		}
+		return p.Contains(at)
+	})
 }
 
 // errTooMany says that a peer has as many transfers as it may have.
 var errTooMany = errors.New("the peer has too many transfers")
 
-// begin begins a transfer, which reads or writes the memory of a token: it waits until there may be one more.
-func (i *Initiator) begin(ctx context.Context, t Token, read bool) (_ *transfer, err error) {
+// begin begins a transfer, which reads or writes the memory of a token: it waits until there may be one more. The request
+// comes from an address, which may be unknown.
+func (i *Initiator) begin(ctx context.Context, t Token, from netip.Addr, read bool) (_ *transfer, err error) {
 	if err := t.check(); err != nil {
 		return nil, fmt.Errorf("s3rdma: %w", err)
 	}
-	i.mu.Lock()
-	if i.closed {
-		i.mu.Unlock()
-		return nil, fmt.Errorf("s3rdma: the initiator is closed: %w", os.ErrClosed)
+	peers := []netip.Addr{t.GID.Addr().Unmap()}
+	if from = from.Unmap().WithZone(""); from.IsValid() && from != peers[0] {
+		peers = append(peers, from)
 	}
-	if i.peers[t.GID] >= i.o.PerPeer {
-		i.mu.Unlock()
-		return nil, fmt.Errorf("s3rdma: %w: %d of %s", errTooMany, i.o.PerPeer, t.GID)
+	if err := i.enter(peers); err != nil {
+		return nil, err
 	}
-	i.peers[t.GID]++
-	i.mu.Unlock()
 	select {
 	case i.slots <- struct{}{}:
 	case <-ctx.Done():
-		i.leave(t.GID)
+		i.leave(peers)
 		return nil, ctx.Err()
+	case <-i.done:
+		i.leave(peers)
+		return nil, fmt.Errorf("s3rdma: the initiator is closed: %w", os.ErrClosed)
 	}
 	defer func() {
 		if err != nil {
 			<-i.slots
-			i.leave(t.GID)
+			i.leave(peers)
 		}
 	}()
 	l, err := i.lane()
@@ -211,15 +222,32 @@ func (i *Initiator) begin(ctx context.Context, t Token, read bool) (_ *transfer,
 	if err := l.Point(ctx, t); err != nil {
 		return nil, errors.Join(err, i.give(l, false))
 	}
-	return &transfer{i: i, ctx: ctx, token: t, lane: l, read: read, slots: make([]slot, i.o.Depth)}, nil
+	return &transfer{i: i, ctx: ctx, token: t, peers: peers, lane: l, read: read, slots: make([]slot, i.o.Depth)}, nil
+}
+
+// enter counts a transfer of a peer, or returns an error if it has too many.
+func (i *Initiator) enter(peers []netip.Addr) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, p := range peers {
+		if i.peers[p] >= i.o.PerPeer {
+			return fmt.Errorf("s3rdma: %w: %d of %s", errTooMany, i.o.PerPeer, p)
+		}
+	}
+	for _, p := range peers {
+		i.peers[p]++
+	}
+	return nil
 }
 
 // leave counts the end of a transfer.
-func (i *Initiator) leave(peer ib.GID) {
+func (i *Initiator) leave(peers []netip.Addr) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.peers[peer]--; i.peers[peer] == 0 {
-		delete(i.peers, peer)
+	for _, p := range peers {
+		if i.peers[p]--; i.peers[p] == 0 {
+			delete(i.peers, p)
+		}
 	}
 }
 
@@ -315,10 +343,16 @@ func (d *dci) Post(read bool, id uint64, addr uint64, rkey uint32, sge uverbs.SG
 // Wait implements [channel].
 func (d *dci) Wait(ctx context.Context, wcs []uverbs.WC) (int, error) { return d.cq.Wait(ctx, wcs) }
 
-// Reset implements [channel].
+// Reset implements [channel]. The address goes too: it may be why requests have failed.
 func (d *dci) Reset() error {
 	if err := d.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState); err != nil {
 		return err
+	}
+	if ah := d.ah; ah != nil {
+		d.ah = nil
+		if err := ah.Close(); err != nil {
+			return err
+		}
 	}
 	var wcs [16]uverbs.WC
 	for { // completions of before

@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// memory is a server of one object in memory. What is put is only summed.
+// memory is a server of one object in memory. Puts are only summed.
 type memory struct {
 	object []byte
 	drop   bool   // what is put is not even summed
@@ -46,7 +46,7 @@ func serveMemory(t testing.TB, r *rig, n int) (*Client, *memory) {
 	for i := range m.object {
 		m.object[i] = byte(i*i>>8 ^ i>>20 ^ i)
 	}
-	s := httptest.NewServer(r.initiator.Handler(m, nil))
+	s := httptest.NewServer(r.initiator.Handler(m, HandlerOptions{}))
 	t.Cleanup(s.Close)
 	return &Client{Endpoint: s.URL}, m
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"sync"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -14,6 +16,7 @@ type transfer struct {
 	i     *Initiator
 	ctx   context.Context
 	token Token
+	peers []netip.Addr
 	lane  *lane // nil after finish
 	read  bool
 
@@ -30,6 +33,9 @@ type slot struct {
 	size int
 	done bool // the request has completed
 }
+
+// errTimeout says that a peer is too slow.
+var errTimeout = errors.New("no chunk has completed")
 
 // errDone says that a transfer was used after its end.
 var errDone = errors.New("s3rdma: the transfer has ended")
@@ -72,7 +78,12 @@ func (x *transfer) post(n int, memory uverbs.SGE) error {
 func (x *transfer) wait() (int, error) {
 	for !x.slots[x.first].done {
 		var wcs [8]uverbs.WC
-		n, err := x.lane.Wait(x.ctx, wcs[:])
+		ctx, cancel := context.WithTimeoutCause(x.ctx, x.i.o.Timeout, errTimeout)
+		n, err := x.lane.Wait(ctx, wcs[:])
+		if err != nil && ctx.Err() != nil && x.ctx.Err() == nil {
+			err = fmt.Errorf("%w for %v", errTimeout, x.i.o.Timeout)
+		}
+		cancel()
 		if err != nil {
 			return 0, x.fail(err)
 		}
@@ -120,31 +131,56 @@ func (x *transfer) finish() error {
 		x.err = errDone
 	}
 	<-x.i.slots
-	x.i.leave(x.token.GID)
+	x.i.leave(x.peers)
 	return err
 }
 
-// Reader reads the memory that a request offers, for a PUT. One goroutine at a time may use it.
+// Reader reads the memory that a request offers, for a PUT. One goroutine at a time may read; Close may be called from
+// another one.
 type Reader struct {
-	x     *transfer
-	data  []byte // of the oldest slot, not read yet
-	held  bool   // the oldest slot has been handed out
-	taken int64  // bytes that were handed out
+	x      *transfer
+	cancel context.CancelFunc // ends a Read that waits
+	after  error              // of a Read after Close
+
+	mu     sync.Mutex // held by Read, and by WriteTo but while the data is written
+	data   []byte     // of the oldest slot, not read yet
+	held   bool       // the oldest slot has been handed out
+	taken  int64      // bytes that were handed out
+	lent   bool       // WriteTo has lent data to its writer, and finishes the transfer if Close cannot
+	closed bool
 }
 
-// Reader returns a reader of the memory of a token. It waits while there are Transfers others. The context ends it.
-// The caller must close it.
+// Reader returns a reader of the memory of a token. If there are as many transfers as there may be, it waits. The context
+// ends it. The caller must close it.
 func (i *Initiator) Reader(ctx context.Context, t Token) (*Reader, error) {
-	x, err := i.begin(ctx, t, true)
+	return i.reader(ctx, t, netip.Addr{})
+}
+
+// reader returns a reader for a request from an address.
+func (i *Initiator) reader(ctx context.Context, t Token, from netip.Addr) (*Reader, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	x, err := i.begin(ctx, t, from, true)
 	if err != nil {
+		cancel()
 		return nil, err
 	}
-	return &Reader{x: x}, nil
+	return &Reader{x: x, cancel: cancel, after: errDone}, nil
 }
 
-// next returns the next chunk, which is valid until the next call.
+// errTwo says that two goroutines read.
+var errTwo = errors.New("s3rdma: another goroutine reads the memory")
+
+// next gets the next chunk, if there is nothing left of the last one.
 func (r *Reader) next() error {
 	x := r.x
+	switch {
+	case r.closed:
+		return r.after
+	case r.lent:
+		return errTwo
+	case len(r.data) > 0:
+		return nil
+	}
 	if r.held {
 		x.release()
 		r.held = false
@@ -171,13 +207,13 @@ func (r *Reader) next() error {
 
 // Read implements [io.Reader]. It returns io.EOF after the last byte of the token.
 func (r *Reader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if len(r.data) == 0 {
-		if err := r.next(); err != nil {
-			return 0, err
-		}
+	if err := r.next(); err != nil {
+		return 0, err
 	}
 	n := copy(p, r.data)
 	r.data, r.taken = r.data[n:], r.taken+int64(n)
@@ -186,45 +222,97 @@ func (r *Reader) Read(p []byte) (int, error) {
 
 // WriteTo implements [io.WriterTo]. It copies nothing: w gets the memory that the device has written.
 func (r *Reader) WriteTo(w io.Writer) (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var sum int64
 	for {
-		if len(r.data) > 0 {
-			n, err := w.Write(r.data)
-			sum += int64(n)
-			r.data, r.taken = r.data[n:], r.taken+int64(n)
-			if err != nil {
-				return sum, err
-			}
-		}
 		switch err := r.next(); {
 		case errors.Is(err, io.EOF):
 			return sum, nil
 		case err != nil:
 			return sum, err
 		}
+		n, err := r.lend(w)
+		sum += int64(n)
+		if err != nil {
+			return sum, err
+		}
 	}
 }
 
-// Close ends the reader, also before its end.
+// lend writes the data that there is to w, without the lock: w may be slow, and may want to know how far the reader is.
+func (r *Reader) lend(w io.Writer) (n int, err error) {
+	data := r.data
+	r.lent = true
+	r.mu.Unlock()
+	defer func() { // also if w panics
+		r.mu.Lock()
+		r.lent = false
+		if r.closed {
+			r.finish()
+			return
+		}
+		r.data, r.taken = r.data[n:], r.taken+int64(n)
+	}()
+	n, err = w.Write(data)
+	switch {
+	case n < 0 || n > len(data):
+		return 0, fmt.Errorf("s3rdma: Write returns %d of %d bytes", n, len(data))
+	case n < len(data) && err == nil:
+		err = io.ErrShortWrite
+	}
+	return n, err
+}
+
+// progress returns how many bytes were handed out, and why there are no more.
+func (r *Reader) progress() (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.taken, r.x.err
+}
+
+// Close ends the reader, also before its end. A Read that waits fails. The memory that WriteTo has lent to its writer stays
+// as it is until that has returned.
 func (r *Reader) Close() error {
+	r.cancel()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	r.closed = true
+	if r.lent {
+		return nil
+	}
+	return r.finish()
+}
+
+// finish ends the transfer.
+func (r *Reader) finish() error {
 	r.data = nil
-	if r.held && r.x.lane != nil {
+	if r.held {
 		r.x.release()
 		r.held = false
 	}
 	return r.x.finish()
 }
 
-// Writer writes to the memory that a request offers, for a GET. One goroutine at a time may use it.
+// Writer writes to the memory that a request offers, for a GET. One goroutine at a time may use it. After Close and Abort
+// its methods fail.
 type Writer struct {
 	x      *transfer
 	filled int // bytes in the slot that is free
 }
 
-// Writer returns a writer to the memory of a token. It waits while there are Transfers others. The context ends it.
-// The caller must close it.
+// Writer returns a writer to the memory of a token. If there are as many transfers as there may be, it waits. The context
+// ends it. The caller must close it.
 func (i *Initiator) Writer(ctx context.Context, t Token) (*Writer, error) {
-	x, err := i.begin(ctx, t, false)
+	return i.writer(ctx, t, netip.Addr{})
+}
+
+// writer returns a writer for a request from an address.
+func (i *Initiator) writer(ctx context.Context, t Token, from netip.Addr) (*Writer, error) {
+	x, err := i.begin(ctx, t, from, false)
 	if err != nil {
 		return nil, err
 	}
@@ -356,7 +444,7 @@ func (i *Initiator) move(ctx context.Context, t Token, read bool, mr *uverbs.MR,
 	if offset < 0 || offset > mr.Len() || int64(t.Size) > int64(mr.Len()-offset) {
 		return fmt.Errorf("s3rdma: the token has %d bytes, and the region %d from offset %d", t.Size, mr.Len()-offset, offset)
 	}
-	x, err := i.begin(ctx, t, read)
+	x, err := i.begin(ctx, t, netip.Addr{}, read)
 	if err != nil {
 		return err
 	}

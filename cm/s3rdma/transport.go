@@ -106,6 +106,7 @@ func ofObject(req *http.Request) bool {
 	for name := range req.URL.Query() {
 		switch {
 		case name == "versionId", name == "partNumber", name == "uploadId", name == "x-id", strings.HasPrefix(name, "response-"):
+		case len(name) > 6 && strings.EqualFold(name[:6], "X-Amz-"): // a signature
 		default:
 			return false // a part of what S3 knows of an object or a bucket, such as its ACL
 		}

@@ -104,9 +104,9 @@ func serve(dev *uverbs.Device, l net.Listener, dir string) error {
 	}
 	defer i.Close()
 	log.Printf("%s is served at http://%s", dir, l.Addr())
-	return http.Serve(l, i.Handler(&store{root}, func(r *http.Request, n int64, err error) {
+	return http.Serve(l, i.Handler(&store{root}, s3rdma.HandlerOptions{Report: func(r *http.Request, n int64, err error) {
 		log.Printf("%s %s: %d bytes by RDMA; error: %v", r.Method, r.URL.Path, n, err)
-	}))
+	}}))
 }
 
 // store has objects in files. It does not know of RDMA.

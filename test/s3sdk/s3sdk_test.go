@@ -169,11 +169,11 @@ func newRig(t *testing.T, declines bool) *rig {
 	i, err := s3rdma.NewInitiator(server, s3rdma.InitiatorOptions{Networks: networks})
 	testenv.Must(t, err)
 	t.Cleanup(func() { i.Close() })
-	s := httptest.NewServer(signed(t, i.Handler(&store{r.dir}, func(_ *http.Request, n int64, _ error) {
+	s := httptest.NewServer(signed(t, i.Handler(&store{r.dir}, s3rdma.HandlerOptions{Report: func(_ *http.Request, n int64, _ error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.moved += n
-	})))
+	}})))
 	t.Cleanup(s.Close)
 	r.url = s.URL
 	return r

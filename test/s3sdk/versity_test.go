@@ -53,11 +53,11 @@ func TestVersity(t *testing.T) {
 	testenv.Must(t, err)
 	defer i.Close()
 	dir := t.TempDir()
-	s := httptest.NewServer(i.Handler(&store{dir}, func(_ *http.Request, _ int64, err error) {
+	s := httptest.NewServer(i.Handler(&store{dir}, s3rdma.HandlerOptions{Report: func(_ *http.Request, _ int64, err error) {
 		if err != nil {
 			t.Errorf("the server reports %v, token %s", err, text)
 		}
-	}))
+	}}))
 	defer s.Close()
 	do := func(method string) {
 		t.Helper()
