@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc64"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -19,6 +20,11 @@ import (
 
 // Client gets and puts objects, by RDMA where the server moves them so, and otherwise by the bodies of requests. It is
 // safe for concurrent use, with a region for each request.
+//
+// A server that has declined or ignored an offer gets no other one for five minutes, unless it has moved data before. A PUT
+// with If-Match or If-None-Match has an offer only if the server has moved data for this client before: one that ignores
+// offers would store an empty object, and then refuse the data. The first PUT to a server has a sum of the data
+// (CRC-64/NVME), so that a server that checks sums refuses instead.
 type Client struct {
 	Endpoint string // Endpoint is the address of the server, such as "http://192.0.2.1:7070".
 
@@ -26,9 +32,11 @@ type Client struct {
 	// does not cover the data: the request says UNSIGNED-PAYLOAD.
 	Sign func(*http.Request) error
 
-	Transport http.RoundTripper // Transport sends requests; by default [http.DefaultTransport].
+	Transport http.RoundTripper // Transport sends requests; by default as [http.DefaultTransport], without compression.
 	Timeout   time.Duration     // Timeout is how long a request may take, and a server has access to memory; by default a minute.
 	BodyOnly  bool              // BodyOnly means no offers.
+
+	servers servers
 }
 
 // Result is what a request has done.
@@ -43,14 +51,19 @@ type PutOptions struct {
 	Header   http.Header // Header is added to the request, such as Content-Type and x-amz-meta-.
 	UploadID string      // UploadID makes the data a part of a multipart upload.
 	Part     int         // Part is the number of the part, from 1 to 10000.
-	Checksum bool        // Checksum sends a checksum of the data (CRC-64/NVME), which the server checks. It takes processor time.
+	Checksum bool        // Checksum sends a sum of the data (CRC-64/NVME), for servers that check it. It takes processor time. There is none of a dma-buf.
 }
 
 // Put stores the first n bytes of a region as an object, "bucket/key", or as a part of one. It returns without an error
 // only if it is known that the server has all of them.
 func (c *Client) Put(ctx context.Context, object string, r *Region, n int, o PutOptions) (Result, error) {
-	if o.UploadID != "" && (o.Part < 1 || o.Part > 10000) {
+	switch {
+	case o.UploadID != "" && (o.Part < 1 || o.Part > 10000):
 		return Result{}, fmt.Errorf("s3rdma: Part is %d, want 1 to 10000", o.Part)
+	case o.UploadID == "" && o.Part != 0:
+		return Result{}, fmt.Errorf("s3rdma: Part is %d and UploadID is empty, want both or none", o.Part)
+	case o.Checksum && r.buf == nil:
+		return Result{}, errors.New("s3rdma: Checksum is set, want none of a dma-buf")
 	}
 	q := url.Values{}
 	if o.UploadID != "" {
@@ -62,38 +75,59 @@ func (c *Client) Put(ctx context.Context, object string, r *Region, n int, o Put
 	}
 	ctx, cancel := c.context(ctx)
 	defer cancel()
-	do := func(offer bool) (Result, error) {
-		req, err := c.request(ctx, http.MethodPut, object, q, o.Header)
+	req, err := c.request(ctx, http.MethodPut, object, q, o.Header)
+	if err != nil {
+		return Result{}, err
+	}
+	sum := ""
+	first := o.UploadID == "" && r.buf != nil && !hasSum(req.Header) && !c.servers.proven(c.Endpoint)
+	if n > 0 && (o.Checksum || first && !c.BodyOnly) {
+		memory, err := r.hold()
 		if err != nil {
 			return Result{}, err
 		}
-		if o.Checksum && n > 0 && r.buf != nil {
-			req.Header.Set("X-Amz-Checksum-Crc64nvme", checksum(r.Bytes()[:n]))
-		}
-		if offer {
-			return c.exchange(req, r, n)
-		}
+		sum = checksum(memory[:n])
+		r.unhold()
+	}
+	if o.Checksum && sum != "" {
+		req.Header.Set(sumHeader, sum)
+	}
+	if n == 0 || c.BodyOnly || !c.servers.takes(c.Endpoint, req, r) {
 		return c.send(req, r, n)
 	}
-	if n == 0 || c.BodyOnly {
-		return do(false)
+	again := req.Clone(ctx)
+	if sum != "" {
+		req.Header.Set(sumHeader, sum)
 	}
-	res, err := do(true)
+	res, err := c.exchange(req, r, n)
 	if errors.Is(err, ErrUnproven) && o.UploadID == "" {
 		if err = c.prove(ctx, object, res.Header.Get("Etag"), n); err == nil {
 			res.N, res.RDMA = n, true
-			return res, nil
 		}
 	}
+	c.servers.learn(c.Endpoint, err)
 	if errors.Is(err, ErrDeclined) || errors.Is(err, ErrUnproven) {
-		return do(false)
+		return c.send(again, r, n)
 	}
 	return res, err
 }
 
+// sumHeader is the header of the sum that a client computes.
+const sumHeader = "X-Amz-Checksum-Crc64nvme"
+
+// hasSum reports whether a request has, or announces, a sum of its data.
+func hasSum(h http.Header) bool {
+	for name := range h {
+		if strings.HasPrefix(name, "X-Amz-Checksum-") || name == "X-Amz-Sdk-Checksum-Algorithm" || name == "X-Amz-Trailer" {
+			return true
+		}
+	}
+	return false
+}
+
 // GetOptions are the options of [Client.Get].
 type GetOptions struct {
-	Header http.Header // Header is added to the request, such as If-Match.
+	Header http.Header // Header is added to the request, such as If-Match; not Range, which the next two make.
 	Offset int64       // Offset is the first byte of the object that is wanted.
 	Length int         // Length is how many bytes are wanted at most; by default all from Offset, which must fit into the region.
 }
@@ -110,6 +144,12 @@ func (c *Client) Get(ctx context.Context, object string, r *Region, o GetOptions
 	if err != nil {
 		return Result{}, err
 	}
+	if s := req.Header.Get("Range"); s != "" {
+		return Result{}, fmt.Errorf("s3rdma: Header has the Range %q, want Offset and Length", s)
+	}
+	if o.Offset > math.MaxInt64-int64(o.Length) {
+		return Result{}, fmt.Errorf("s3rdma: Offset is %d, want 0 to %d with a Length of %d", o.Offset, math.MaxInt64-int64(o.Length), o.Length)
+	}
 	n := r.size
 	switch {
 	case o.Length > 0:
@@ -118,12 +158,12 @@ func (c *Client) Get(ctx context.Context, object string, r *Region, o GetOptions
 	case o.Offset > 0:
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", o.Offset))
 	}
-	if c.BodyOnly {
+	if c.BodyOnly || !c.servers.takes(c.Endpoint, req, r) {
 		return c.send(req, r, n)
 	}
 	again := req.Clone(ctx)
 	res, err := c.exchange(req, r, n)
-	if errors.Is(err, ErrDeclined) {
+	if errors.Is(err, ErrDeclined) || errors.Is(err, ErrUnproven) {
 		return c.send(again, r, n)
 	}
 	if err == nil && res.N == n && o.Length == 0 && res.RDMA { // the server may have left out what did not fit
@@ -151,7 +191,8 @@ func (c *Client) request(ctx context.Context, method, object string, q url.Value
 	if err != nil {
 		return nil, fmt.Errorf("s3rdma: Endpoint: %w", err)
 	}
-	u.Path, u.RawPath, u.RawQuery = strings.TrimSuffix(u.Path, "/")+"/"+object, "", q.Encode()
+	u.Path, u.RawQuery = strings.TrimSuffix(u.Path, "/")+"/"+object, q.Encode()
+	u.RawPath = escape(u.Path)
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return nil, err
@@ -162,6 +203,20 @@ func (c *Client) request(ctx context.Context, method, object string, q url.Value
 	return req, nil
 }
 
+// escape escapes a path as signatures of S3 do: all but letters, digits and -._~/ is escaped.
+func escape(path string) string {
+	var b strings.Builder
+	for i := range len(path) {
+		switch c := path[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._~/", c) >= 0:
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
 // do signs and sends a request. Redirects are answers: what follows them would send the token to another host.
 func (c *Client) do(req *http.Request) (*http.Response, error) {
 	if c.Sign != nil {
@@ -169,12 +224,26 @@ func (c *Client) do(req *http.Request) (*http.Response, error) {
 			return nil, fmt.Errorf("s3rdma: Sign: %w", err)
 		}
 	}
-	t := c.Transport
-	if t == nil {
-		t = http.DefaultTransport
-	}
-	return t.RoundTrip(req)
+	return transport(c.Transport).RoundTrip(req)
 }
+
+// transport returns a transport, or that for clients which have none: the one of net/http, without compression.
+func transport(t http.RoundTripper) http.RoundTripper {
+	if t == nil {
+		return uncompressed()
+	}
+	return t
+}
+
+var uncompressed = sync.OnceValue(func() http.RoundTripper {
+	t, ok := http.DefaultTransport.(*http.Transport)
+	if !ok { // a program has another one; requests ask for no compression
+		return http.DefaultTransport
+	}
+	t = t.Clone()
+	t.DisableCompression = true
+	return t
+})
 
 // exchange sends a request with an offer.
 func (c *Client) exchange(req *http.Request, r *Region, n int) (Result, error) {
@@ -187,9 +256,15 @@ func (c *Client) exchange(req *http.Request, r *Region, n int) (Result, error) {
 	if resp == nil {
 		return Result{}, err
 	}
-	defer resp.Body.Close()
-	if errors.Is(err, ErrDeclined) && req.Method == http.MethodGet && resp.StatusCode < 300 {
-		return r.receive(req, resp, n) // the object is in the body
+	defer func() { resp.Body.Close() }()
+	if req.Method == http.MethodGet {
+		c.servers.learn(c.Endpoint, err)
+		switch {
+		case errors.Is(err, ErrDeclined) && resp.StatusCode < 300:
+			return r.receive(req, resp, n) // the object is in the body
+		case err == nil && req.Header.Get("Range") == "" && (resp.StatusCode == http.StatusPartialContent || resp.Header.Get(replyHeader) == "206"):
+			return Result{}, errAnswer("the request is for the whole object, and the answer is a part of it")
+		}
 	}
 	return Result{N: moved, RDMA: err == nil, Header: resp.Header}, err
 }
@@ -197,7 +272,12 @@ func (c *Client) exchange(req *http.Request, r *Region, n int) (Result, error) {
 // send sends a request with the data in a body.
 func (c *Client) send(req *http.Request, r *Region, n int) (Result, error) {
 	req.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
-	if req.Method == http.MethodPut {
+	switch {
+	case req.Method == http.MethodGet:
+		plain(req.Header)
+	case n == 0:
+		req.Body = http.NoBody
+	default:
 		memory, err := r.hold()
 		if err != nil {
 			return Result{}, err
@@ -206,15 +286,12 @@ func (c *Client) send(req *http.Request, r *Region, n int) (Result, error) {
 		b := &body{data: memory[:n]}
 		defer b.Close() // a transport may still read when it has returned
 		req.Body, req.ContentLength = b, int64(n)
-		if n == 0 {
-			req.Body = http.NoBody
-		}
 	}
 	resp, err := c.do(req)
 	if err != nil {
 		return Result{}, err
 	}
-	defer resp.Body.Close()
+	defer func() { resp.Body.Close() }()
 	switch {
 	case resp.StatusCode < 200 || resp.StatusCode > 299:
 		return Result{}, responseError(resp)
@@ -226,29 +303,43 @@ func (c *Client) send(req *http.Request, r *Region, n int) (Result, error) {
 
 // receive reads the body of an answer to a GET of n bytes at most.
 func (r *Region) receive(req *http.Request, resp *http.Response, n int) (Result, error) {
+	res := Result{Header: resp.Header}
+	asked := req.Header.Get("Range")
+	switch {
+	case asked == "" && resp.StatusCode != http.StatusOK:
+		return res, errAnswer("the answer to a GET has status %d, want 200", resp.StatusCode)
+	case asked != "" && resp.StatusCode != http.StatusPartialContent:
+		return res, errAnswer("the request is for %q, and the answer has status %d, want 206", asked, resp.StatusCode)
+	}
 	memory, err := r.hold()
 	if err != nil {
-		return Result{}, err
+		return res, err
 	}
 	defer r.unhold()
-	res := Result{Header: resp.Header}
-	res.N, err = io.ReadFull(resp.Body, memory[:n])
-	switch asked := req.Header.Get("Range"); {
-	case errors.Is(err, io.ErrUnexpectedEOF) && resp.ContentLength > int64(res.N): // the connection broke
+	if res.N, err = readFull(resp.Body, memory[:n]); err != nil {
 		return res, err
-	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
-		return res, err
-	case asked != "" && resp.StatusCode != http.StatusPartialContent:
-		return res, errAnswer("the request is for %q, and the answer is the whole object", asked)
-	case asked != "":
+	}
+	if asked != "" {
 		if err := checkRange(asked, resp.Header.Get("Content-Range"), contentLength(resp, res.N)); err != nil {
 			return res, err
 		}
 	}
-	if more, _ := resp.Body.Read(make([]byte, 1)); more > 0 {
+	more, err := readFull(resp.Body, make([]byte, 1))
+	if more > 0 {
 		return res, errShort(resp.ContentLength, n)
 	}
-	return res, nil
+	return res, err
+}
+
+// readFull reads until p is full, or the reader ends. Other than [io.ReadFull], it tells the end from
+// [io.ErrUnexpectedEOF], with which a body ends that has broken off.
+func readFull(r io.Reader, p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		var k int
+		k, err = r.Read(p[n:])
+		n += k
+	}
+	return n, ignoreEOF(err)
 }
 
 // contentLength returns the length of a body of which n bytes were read.
@@ -261,6 +352,9 @@ func contentLength(resp *http.Response, n int) int64 {
 
 // errShort is the error of an object that does not fit.
 func errShort(size int64, room int) error {
+	if size < 0 {
+		return fmt.Errorf("s3rdma: the object has more than %d bytes, the room for it: %w", room, io.ErrShortBuffer)
+	}
 	return fmt.Errorf("s3rdma: the object has %d bytes, and there is room for %d: %w", size, room, io.ErrShortBuffer)
 }
 
@@ -323,6 +417,7 @@ type body struct {
 	mu   sync.Mutex
 	data []byte
 	done bool
+	free func() // nil, or called by Close
 }
 
 // Read implements [io.Reader].
@@ -344,6 +439,9 @@ func (b *body) Read(p []byte) (int, error) {
 func (b *body) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if !b.done && b.free != nil {
+		b.free()
+	}
 	b.data, b.done = nil, true
 	return nil
 }

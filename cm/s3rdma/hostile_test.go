@@ -81,7 +81,7 @@ func TestHostileClient(t *testing.T) {
 		if status != 400 || !strings.Contains(text, "a token and a body") {
 			t.Errorf("%s with a body: %d %s", method, status, text)
 		}
-		x.loan.end()
+		x.loan.end(false)
 		if !bytes.Equal(g.Bytes(), want) {
 			t.Errorf("%s: the memory has changed", method)
 		}

@@ -52,6 +52,10 @@ func (s store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "<Error><Code>BadDigest</Code></Error>", http.StatusBadRequest)
 		return
 	}
+	if _, err := os.Stat(file); err == nil && r.Header.Get("If-None-Match") == "*" {
+		http.Error(w, "<Error><Code>PreconditionFailed</Code></Error>", http.StatusPreconditionFailed)
+		return
+	}
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		panic(err)
 	}
@@ -153,7 +157,7 @@ func TestShort(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, "big"), make([]byte, 5000), 0o600)
 		g := r.region(t, 4096)
 		_, err := c.Get(t.Context(), "b/big", g, GetOptions{})
-		if e, ok := errors.AsType[*ResponseError](err); body && !errors.Is(err, io.ErrShortBuffer) || !body && (!ok || e.Status != 400) {
+		if _, ok := errors.AsType[*ResponseError](err); !errors.Is(err, io.ErrShortBuffer) || ok == body {
 			t.Errorf("body %v: Get returns %v", body, err)
 		}
 	}
@@ -162,9 +166,15 @@ func TestShort(t *testing.T) {
 // TestDeclined has servers that move nothing by RDMA: the data goes by the body, and arrives.
 func TestDeclined(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
-	servers := map[string]func(http.Handler) http.Handler{
-		"one that has never heard of tokens": nil,
-		"one that declines":                  func(h http.Handler) http.Handler { return r.initiator.Handler(h, HandlerOptions{}) },
+	kinds := map[string]func(http.Handler) http.Handler{
+		"one that ignores tokens, and checks sums": nil,
+		"one that ignores tokens and sums": func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				r.Header.Del(sumHeader)
+				h.ServeHTTP(w, r)
+			})
+		},
+		"one that declines": func(h http.Handler) http.Handler { return r.initiator.Handler(h, HandlerOptions{}) },
 		"one that answers 501": func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get(tokenHeader) != "" {
@@ -176,13 +186,23 @@ func TestDeclined(t *testing.T) {
 		},
 		"one without an ETag": func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				r.Header.Del(sumHeader)
 				h.ServeHTTP(withoutETag{w}, r)
 			})
 		},
 	}
-	for name, wrap := range servers {
+	for name, wrap := range kinds {
 		t.Run(name, func(t *testing.T) {
-			c, dir := serveStore(t, wrap)
+			offers := 0
+			c, dir := serveStore(t, func(h http.Handler) http.Handler {
+				if wrap != nil {
+					h = wrap(h)
+				}
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					offers += len(r.Header.Values(tokenHeader))
+					h.ServeHTTP(w, r)
+				})
+			})
 			g := r.region(t, 10000)
 			fill(g.Bytes(), 1)
 			want := bytes.Clone(g.Bytes())
@@ -201,6 +221,21 @@ func TestDeclined(t *testing.T) {
 			res, err = c.Get(t.Context(), "b/object", g, GetOptions{Offset: 100, Length: 50})
 			if err != nil || res.N != 50 || !bytes.Equal(g.Bytes()[:50], want[100:150]) {
 				t.Fatalf("Get of a range returns %+v, %v, or other data", res, err)
+			}
+			if offers != 1 {
+				t.Errorf("the server has had %d offers, want 1", offers)
+			}
+			c.servers = servers{} // as if some minutes had passed
+			res, err = c.Get(t.Context(), "b/object", g, GetOptions{})
+			if err != nil || res.RDMA || res.N != 10000 || !bytes.Equal(g.Bytes(), want) || offers != 2 {
+				t.Errorf("a later Get returns %+v, %v, or other data, after %d offers", res, err, offers)
+			}
+			c.servers = servers{}
+			if _, err = c.Put(t.Context(), "b/object", g, 10000, PutOptions{Checksum: true}); err != nil {
+				t.Errorf("Put with a sum: %v", err)
+			}
+			if _, err = c.Put(t.Context(), "b/new", g, 10000, PutOptions{Header: http.Header{"If-None-Match": {"*"}}}); err != nil {
+				t.Errorf("Put of a new object: %v", err)
 			}
 		})
 	}
@@ -247,7 +282,7 @@ func TestKeyGone(t *testing.T) {
 			if !bytes.Equal(g.Bytes(), want) {
 				t.Errorf("%s, cancelled %v: the memory has changed", method, cancelled)
 			}
-			x.loan.end()
+			x.loan.end(false)
 		}
 	}
 }

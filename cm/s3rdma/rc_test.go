@@ -210,7 +210,7 @@ func (r *rig) offer(t *testing.T, g *Region, method string) (*Exchange, Token) {
 	testenv.Must(t, err)
 	x, err := g.Offer(t.Context(), req, 0, g.Len())
 	testenv.Must(t, err)
-	t.Cleanup(func() { x.loan.end() })
+	t.Cleanup(func() { x.loan.end(false) })
 	token, err := ParseToken(req.Header.Get(tokenHeader))
 	testenv.Must(t, err)
 	return x, token

@@ -89,8 +89,11 @@ func (t *Target) Close() error {
 	case t.regions > 0:
 		return fmt.Errorf("s3rdma: the target has %d regions, which are to be closed before: %w", t.regions, syscall.EBUSY)
 	}
+	if err := t.release(); err != nil {
+		return err
+	}
 	t.closed = true
-	return t.release()
+	return nil
 }
 
 // dct is a target of DC with the queues that it needs, which never have a receive.
@@ -220,13 +223,15 @@ func (r *Region) Close() error {
 	case r.lent:
 		return fmt.Errorf("s3rdma: a request offers the region: %w", syscall.EBUSY)
 	}
+	if r.buf != nil {
+		if err := r.buf.Close(); err != nil {
+			return err
+		}
+	}
 	r.closed = true
 	r.t.mu.Lock()
 	r.t.regions--
 	r.t.mu.Unlock()
-	if r.buf != nil {
-		return r.buf.Close()
-	}
 	return nil
 }
 
@@ -273,6 +278,7 @@ type loan struct {
 	once sync.Once
 	err  error // of the withdrawal
 	late error // why the key was withdrawn before the answer came; read after once
+	held bool  // the region is lent until release
 }
 
 // lend gives a server access to n bytes from an offset: to read or to write them, until the context or the loan ends.
@@ -294,7 +300,7 @@ func (r *Region) lend(ctx context.Context, access uverbs.Access, offset, n int) 
 	}
 	l := &loan{r: r, mr: mr, ctx: ctx, token: Token{Addr: mr.Addr(), Size: uint32(n), RKey: mr.RKey(), LID: r.t.at.LID, DCTN: r.t.at.QPN, GID: r.t.at.GID}}
 	r.lent = true
-	l.stop = context.AfterFunc(ctx, func() { l.withdraw(context.Cause(ctx)) })
+	l.stop = context.AfterFunc(ctx, func() { l.withdraw(context.Cause(ctx), false) })
 	return l, nil
 }
 
@@ -318,25 +324,34 @@ func (r *Region) register(access uverbs.Access, offset, n int) (*uverbs.MR, erro
 // pageMask has the bits of an address within a huge page, which memory and its address for servers share.
 const pageMask = 2<<20 - 1
 
-// withdraw takes the key back, once: afterwards no server reaches the memory. why is nil if the loan ends.
-func (l *loan) withdraw(why error) error {
+// withdraw takes the key back, once: afterwards no server reaches the memory. why is nil if the loan ends. If hold is set, the
+// region stays in use until release.
+func (l *loan) withdraw(why error, hold bool) error {
 	l.once.Do(func() {
 		l.late = why
 		l.err = l.mr.Close()
+		l.held = hold && l.err == nil
 		l.r.mu.Lock()
-		l.r.lent = l.err != nil // a region whose key may still be valid cannot be offered again
+		l.r.lent = l.held || l.err != nil // a region whose key may still be valid cannot be offered again
 		l.r.mu.Unlock()
 	})
 	return l.err
 }
 
-// end ends the loan. The error is that of the withdrawal, or why the key was withdrawn before.
-func (l *loan) end() error {
+// release ends the use of a region that end has held. It is called once.
+func (l *loan) release() {
+	if l.held {
+		l.r.unhold()
+	}
+}
+
+// end ends the loan. The error says why the withdrawal failed, or why the key was withdrawn before.
+func (l *loan) end(hold bool) error {
 	var why error
 	if !l.stop() {
 		why = context.Cause(l.ctx)
 	}
-	if err := l.withdraw(why); err != nil {
+	if err := l.withdraw(why, hold); err != nil {
 		return fmt.Errorf("s3rdma: the key of the region was not withdrawn: %w", err)
 	}
 	return l.late

@@ -94,7 +94,7 @@ func (t *Token) check() error {
 // isHex reports whether a string has hexadecimal digits alone.
 func isHex(s string) bool { return strings.Trim(s, "0123456789abcdefABCDEF") == "" }
 
-// offered returns the token of a request, or "" if it has none.
+// offered returns the token of a request, or "".
 func offered(h http.Header) (string, error) {
 	switch v := h.Values(tokenHeader); len(v) {
 	case 0:

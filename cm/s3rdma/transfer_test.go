@@ -121,7 +121,7 @@ func TestPull(t *testing.T) {
 	defer closed(t, mr)
 	x, token := r.offer(t, g, http.MethodPut)
 	testenv.Must(t, r.initiator.Pull(t.Context(), token, mr, 7))
-	x.loan.end()
+	x.loan.end(false)
 	if !bytes.Equal(buf.Bytes()[7:][:g.Len()], g.Bytes()) {
 		t.Error("Pull: other data")
 	}
@@ -187,7 +187,7 @@ func TestRegion(t *testing.T) {
 		req, _ := http.NewRequest(http.MethodGet, "http://h/b/k", nil)
 		x, err := g.Offer(t.Context(), req, offset, n)
 		if err == nil {
-			x.loan.end()
+			x.loan.end(false)
 		}
 		return err
 	}
@@ -211,7 +211,7 @@ func TestRegion(t *testing.T) {
 	if err := r.target.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("Close of a target with a region: %v", err)
 	}
-	x.loan.end()
+	x.loan.end(false)
 	closed(t, g)
 	closed(t, g)
 	if err := get(0, 1); !errors.Is(err, os.ErrClosed) {
