@@ -2,6 +2,7 @@ package s3rdma
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,6 +10,9 @@ import (
 	"strconv"
 	"testing"
 )
+
+// objectHeaders are headers of an object that an error does not have.
+var objectHeaders = []string{"Content-Encoding", "Cache-Control", "X-Amz-Checksum-Crc32", "Content-Disposition", "Expires", "Content-Language"}
 
 // TestHandler has handlers that answer in many ways, right and wrong: what the client gets, and what is reported.
 func TestHandler(t *testing.T) {
@@ -51,6 +55,18 @@ func TestHandler(t *testing.T) {
 			w.Header().Set("Content-Length", strconv.Itoa(size+1))
 			w.Write(data)
 		}, 400, "", 0),
+		"PUT, headers": {"PUT", func(w http.ResponseWriter, r *http.Request) {
+			readAll(w, r)
+			if h := r.Header; h.Get("Content-Length") != strconv.Itoa(size) || h.Get("Expect") != "" || h.Get("Accept-Encoding") != "" {
+				w.WriteHeader(400)
+			}
+		}, 200, "200", size, false},
+		"GET, failure with headers": ok("GET", func(w http.ResponseWriter, r *http.Request) {
+			for _, name := range objectHeaders {
+				w.Header().Set(name, "x")
+			}
+			w.Write(make([]byte, size+1))
+		}, 400, "", 0),
 		"GET with informational": ok("GET", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(103); w.Write(data) }, 200, "200", size),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,9 +82,16 @@ func TestHandler(t *testing.T) {
 				test.handle(w, r)
 			}), HandlerOptions{Report: func(_ *http.Request, n int64, err error) { reported = append(reported, fmt.Sprint(n, err != nil)) }})
 			req := httptest.NewRequest(test.method, "/b/k", nil)
-			req.Header.Set(tokenHeader, token.String())
+			for name, value := range map[string]string{tokenHeader: token.String(), "Content-Length": "0", "Expect": "100-continue", "Accept-Encoding": "gzip"} {
+				req.Header.Set(name, value)
+			}
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, req)
+			for _, name := range objectHeaders {
+				if test.fails && w.Header().Get(name) != "" {
+					t.Errorf("%d has %s", w.Code, name)
+				}
+			}
 			if w.Code != test.status || w.Header().Get(replyHeader) != test.reply {
 				t.Errorf("%d %v, want %d with reply %q", w.Code, w.Header(), test.status, test.reply)
 			}
@@ -86,6 +109,24 @@ func TestHandler(t *testing.T) {
 			}
 		})
 	}
+	for _, url := range []string{"/b?list-type=2", "/b", "/b/", "/b/k?acl"} { // not of an object
+		_, token := r.offer(t, r.region(t, 100), "GET")
+		w := httptest.NewRecorder()
+		r.initiator.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "text") }), HandlerOptions{
+			Report: func(*http.Request, int64, error) { t.Errorf("%s is reported", url) },
+		}).ServeHTTP(w, get("GET", url, token))
+		if w.Body.String() != "text" || w.Header().Get(replyHeader) != "" {
+			t.Errorf("%s: %v %s", url, w.Header(), w.Body)
+		}
+	}
+	var reported error
+	report := HandlerOptions{Report: func(_ *http.Request, _ int64, err error) { reported = err }}
+	foreign := httptest.NewRequest("GET", "/b/k", nil)
+	foreign.Header.Set(tokenHeader, "rc:1:2:3:4")
+	r.initiator.Handler(http.NotFoundHandler(), report).ServeHTTP(httptest.NewRecorder(), foreign)
+	if !errors.Is(reported, ErrDeclined) || !errors.Is(reported, ErrForeignToken) {
+		t.Errorf("of an offer of another protocol, %v is reported", reported)
+	}
 	for _, method := range []string{"GET", "PUT"} { // a panic leaves nothing behind
 		g := r.region(t, size)
 		_, token := r.offer(t, g, method)
@@ -94,7 +135,7 @@ func TestHandler(t *testing.T) {
 				w.Write(data[:100])
 			}
 			panic(http.ErrAbortHandler)
-		}), HandlerOptions{})
+		}), report)
 		req := httptest.NewRequest(method, "/b/k", nil)
 		req.Header.Set(tokenHeader, token.String())
 		func() {
@@ -105,6 +146,9 @@ func TestHandler(t *testing.T) {
 			}()
 			h.ServeHTTP(httptest.NewRecorder(), req)
 		}()
+		if !errors.Is(reported, errPanic) {
+			t.Errorf("%s: of a panic, %v is reported", method, reported)
+		}
 	}
 	if n := len(r.initiator.slots); n != 0 || len(r.initiator.peers) != 0 {
 		t.Errorf("%d transfers have not ended", n)

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
 )
@@ -137,6 +136,7 @@ func TestNetworks(t *testing.T) {
 	}{
 		{nil, "::ffff:10.0.0.1", "10.0.0.1", true}, {nil, "::ffff:10.0.0.1", "::ffff:10.0.0.1", true}, {nil, "::ffff:10.0.0.1", "10.0.0.2", false},
 		{nil, "fe80::1", "fe80::1%eth0", true}, {nil, "fe80::1", "10.0.0.1", false},
+		{[]netip.Prefix{netip.MustParsePrefix("::ffff:10.0.0.0/104")}, "::ffff:10.9.9.9", "192.0.2.1", true}, {[]netip.Prefix{netip.MustParsePrefix("::ffff:10.0.0.0/104")}, "::ffff:11.9.9.9", "192.0.2.1", false},
 		{some, "::ffff:10.9.9.9", "192.0.2.1", true}, {some, "2001:db8::5", "192.0.2.1", true}, {some, "::ffff:11.0.0.1", "11.0.0.1", false},
 	} {
 		i := &Initiator{o: InitiatorOptions{Networks: test.networks}}
@@ -151,10 +151,14 @@ func TestNetworks(t *testing.T) {
 func TestServerDies(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
 	g := r.region(t, 8192)
+	var cancel context.CancelFunc
 	for name, answer := range map[string]func(net.Conn){
-		"at once":      func(c net.Conn) { c.Close() },
-		"in an answer": func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nX-Amz-Rdma-"); c.Close() },
-		"never":        func(c net.Conn) { time.Sleep(300 * time.Millisecond); c.Close() },
+		"at once":      func(net.Conn) {},
+		"in an answer": func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nX-Amz-Rdma-") },
+		"never": func(c net.Conn) {
+			cancel()
+			io.Copy(io.Discard, c) // until the client ends the connection
+		},
 	} {
 		var mu sync.Mutex
 		var seen []string
@@ -173,15 +177,21 @@ func TestServerDies(t *testing.T) {
 				seen = append(seen, rest[:min(len(rest), tokenSize)])
 				mu.Unlock()
 				answer(c)
+				c.Close()
 			}
 		}()
-		c := &Client{Endpoint: "http://" + l.Addr().String(), Timeout: 200 * time.Millisecond, Transport: &http.Transport{}}
-		if _, err := c.Put(t.Context(), "b/k", g, 8192, PutOptions{}); err == nil {
+		c := &Client{Endpoint: "http://" + l.Addr().String(), Transport: &http.Transport{}}
+		var ctx context.Context
+		ctx, cancel = context.WithCancel(t.Context())
+		if _, err := c.Put(ctx, "b/k", g, 8192, PutOptions{}); err == nil {
 			t.Errorf("%s: Put has succeeded", name)
 		}
-		if _, err := c.Get(t.Context(), "b/k", g, GetOptions{}); err == nil {
+		cancel()
+		ctx, cancel = context.WithCancel(t.Context())
+		if _, err := c.Get(ctx, "b/k", g, GetOptions{}); err == nil {
 			t.Errorf("%s: Get has succeeded", name)
 		}
+		cancel()
 		l.Close()
 		mu.Lock()
 		for _, s := range seen {

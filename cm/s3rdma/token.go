@@ -14,8 +14,11 @@ import (
 // tokenHeader is the header of a request that offers memory.
 const tokenHeader = "X-Amz-Rdma-Token"
 
-// tokenSize is the length of a token in characters.
-const tokenSize = 81
+// Lengths of a token, and of the address and the size at the end of older ones, in characters.
+const (
+	tokenSize  = 81
+	suffixSize = 34
+)
 
 // Token says where the memory of a client is, and by which target it is reached. It is the value of the header
 // x-amz-rdma-token: whoever has it and the access key can read or write this memory as long as its key exists.
@@ -41,9 +44,14 @@ func (t Token) String() string {
 	return fmt.Sprintf("%016x:%08x:%08x:%04x:%06x:%d:%x", t.Addr, t.Size, t.RKey, t.LID, t.DCTN, has, t.GID[:])
 }
 
-// ParseToken parses the value of the header. It takes hexadecimal digits of either case. A token of a protocol that
-// has other tokens fails with an error that matches [ErrForeignToken].
+// ParseToken parses the value of the header. It takes hexadecimal digits of either case, and a semicolon or a NUL at the end.
+// Older clients repeat the address and the size at the end, which is ignored. A token of a protocol that has other tokens
+// fails with an error that matches [ErrForeignToken].
 func ParseToken(s string) (t Token, err error) {
+	s = strings.TrimSuffix(strings.TrimSuffix(s, "\x00"), ";")
+	if len(s) == tokenSize+suffixSize && s[tokenSize] == ':' && s[tokenSize+17] == ':' && isHex(s[tokenSize+1:tokenSize+17]+s[tokenSize+18:]) {
+		s = s[:tokenSize]
+	}
 	first, _, _ := strings.Cut(s, ":")
 	switch {
 	case len(first) == 88 && isHex(first), first == "rc":
