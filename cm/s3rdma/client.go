@@ -18,18 +18,19 @@ import (
 	"time"
 )
 
-// Client gets and puts objects, by RDMA where the server moves them so, and otherwise by the bodies of requests. It is
-// safe for concurrent use, with a region for each request.
+// Client gets and puts objects, by RDMA where the server moves them so, and otherwise by the bodies
+// of requests. It is safe for concurrent use, with a region for each request.
 //
-// A server that has declined or ignored an offer gets no other one for five minutes, unless it has moved data before. A PUT
-// with If-Match or If-None-Match has an offer only if the server has moved data for this client before: one that ignores
-// offers would store an empty object, and then refuse the data. The first PUT to a server has a sum of the data
-// (CRC-64/NVME), so that a server that checks sums refuses instead.
+// A server that has declined or ignored an offer gets no other one for five minutes, unless it has
+// moved data before. A PUT with If-Match or If-None-Match has an offer only if the server has moved
+// data for this client before: one that ignores offers would store an empty object, and then refuse
+// the data. The first PUT to a server has a sum of the data (CRC-64/NVME), so that a server that
+// checks sums refuses instead.
 type Client struct {
 	Endpoint string // Endpoint is the address of the server, such as "http://192.0.2.1:7070".
 
-	// Sign signs a request, if the server wants that. The signature must cover all headers that begin with x-amz-. It
-	// does not cover the data: the request says UNSIGNED-PAYLOAD.
+	// Sign signs a request, if the server wants that. The signature must cover all headers that
+	// begin with x-amz-. It does not cover the data: the request says UNSIGNED-PAYLOAD.
 	Sign func(*http.Request) error
 
 	Transport http.RoundTripper // Transport sends requests; by default as [http.DefaultTransport], without compression.
@@ -54,8 +55,8 @@ type PutOptions struct {
 	Checksum bool        // Checksum sends a sum of the data (CRC-64/NVME), for servers that check it. It takes processor time. There is none of a dma-buf.
 }
 
-// Put stores the first n bytes of a region as an object, "bucket/key", or as a part of one. It returns without an error
-// only if it is known that the server has all of them.
+// Put stores the first n bytes of a region as an object, "bucket/key", or as a part of one. It
+// returns without an error only if it is known that the server has all of them.
 func (c *Client) Put(ctx context.Context, object string, r *Region, n int, o PutOptions) (Result, error) {
 	switch {
 	case o.UploadID != "" && (o.Part < 1 || o.Part > 10000):
@@ -132,8 +133,8 @@ type GetOptions struct {
 	Length int         // Length is how many bytes are wanted at most; by default all from Offset, which must fit into the region.
 }
 
-// Get gets an object, "bucket/key", or a range of it, into a region from its start. If there are more bytes than fit,
-// it fails with an error that matches [io.ErrShortBuffer].
+// Get gets an object, "bucket/key", or a range of it, into a region from its start. If there are
+// more bytes than fit, it fails with an error that matches [io.ErrShortBuffer].
 func (c *Client) Get(ctx context.Context, object string, r *Region, o GetOptions) (Result, error) {
 	if o.Offset < 0 || o.Length < 0 || o.Length > r.size {
 		return Result{}, fmt.Errorf("s3rdma: the range is %d bytes from %d, want 0 to %d bytes from 0 or more", o.Length, o.Offset, r.size)
@@ -217,7 +218,8 @@ func escape(path string) string {
 	return b.String()
 }
 
-// do signs and sends a request. Redirects are answers: what follows them would send the token to another host.
+// do signs and sends a request. Redirects are answers: what follows them would send the token to
+// another host.
 func (c *Client) do(req *http.Request) (*http.Response, error) {
 	if c.Sign != nil {
 		if err := c.Sign(req); err != nil {
@@ -227,7 +229,8 @@ func (c *Client) do(req *http.Request) (*http.Response, error) {
 	return transport(c.Transport).RoundTrip(req)
 }
 
-// transport returns a transport, or that for clients which have none: the one of net/http, without compression.
+// transport returns a transport, or that for clients which have none: the one of net/http, without
+// compression.
 func transport(t http.RoundTripper) http.RoundTripper {
 	if t == nil {
 		return uncompressed()
@@ -331,8 +334,8 @@ func (r *Region) receive(req *http.Request, resp *http.Response, n int) (Result,
 	return res, err
 }
 
-// readFull reads until p is full, or the reader ends. Other than [io.ReadFull], it tells the end from
-// [io.ErrUnexpectedEOF], with which a body ends that has broken off.
+// readFull reads until p is full, or the reader ends. Other than [io.ReadFull], it tells the end
+// from [io.ErrUnexpectedEOF], with which a body ends that has broken off.
 func readFull(r io.Reader, p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		var k int
@@ -390,7 +393,8 @@ func (c *Client) prove(ctx context.Context, object, etag string, n int) error {
 	return ErrUnproven
 }
 
-// whole returns an error if an object has more bytes than a GET from an offset has filled the region with.
+// whole returns an error if an object has more bytes than a GET from an offset has filled the
+// region with.
 func (c *Client) whole(ctx context.Context, object string, res Result, offset int64) error {
 	size, h, err := c.Head(ctx, object)
 	switch {

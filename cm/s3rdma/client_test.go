@@ -19,7 +19,8 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// answers is a server that sends one text after each request of a connection, and closes it after some.
+// answers is a server that sends one text after each request of a connection, and closes it after
+// some.
 func answers(t *testing.T, text string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,7 +64,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestCompressed gets objects that are stored compressed, and from servers that compress: the bytes are those of the object.
+// TestCompressed gets objects that are stored compressed, and from servers that compress: the bytes
+// are those of the object.
 func TestCompressed(t *testing.T) {
 	if !transport(nil).(*http.Transport).DisableCompression {
 		t.Error("the default transport takes compressed answers")
@@ -104,8 +106,8 @@ func TestCompressed(t *testing.T) {
 	}
 }
 
-// TestRepeated has a server that ends a connection after a request: net/http sends it again with the same token, and what it
-// answers then is not trusted.
+// TestRepeated has a server that ends a connection after a request: net/http sends it again with
+// the same token, and what it answers then is not trusted.
 func TestRepeated(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
 	g := r.region(t, 8192)

@@ -19,13 +19,14 @@ import (
 
 // Errors of [Exchange.End], which say what to do next.
 var (
-	// ErrDeclined says that the server has not moved the data. After a GET with status 200 or 206 the object is in the
-	// body of the response; otherwise repeat the request without an offer.
+	// ErrDeclined says that the server has not moved the data. After a GET with status 200 or 206
+	// the object is in the body of the response; otherwise repeat the request without an offer.
 	ErrDeclined = errors.New("s3rdma: the server does not move the data by RDMA")
 
-	// ErrUnproven says that the server reports success, and nothing proves it. After a PUT it may have stored an empty
-	// object: a HEAD tells whether the object has the size and the ETag of the response. After a GET, net/http has sent the
-	// request more than once, and two servers may have written: repeat it without an offer.
+	// ErrUnproven says that the server reports success, and nothing proves it. After a PUT it may
+	// have stored an empty object: a HEAD tells whether the object has the size and the ETag of the
+	// response. After a GET, net/http has sent the request more than once, and two servers may have
+	// written: repeat it without an offer.
 	ErrUnproven = errors.New("s3rdma: the server reports success, but does not prove it")
 )
 
@@ -50,7 +51,8 @@ func (e *ResponseError) Error() string {
 	return strings.TrimSuffix(fmt.Sprintf("s3rdma: the server answers %d %s %s: %.500q", e.Status, http.StatusText(e.Status), code, e.Message), `: ""`)
 }
 
-// Is reports whether target is [io.ErrShortBuffer], and the object does not fit into the memory of the offer.
+// Is reports whether target is [io.ErrShortBuffer], and the object does not fit into the memory of
+// the offer.
 func (e *ResponseError) Is(target error) bool {
 	return target == io.ErrShortBuffer && e.Code == tooSmall
 }
@@ -63,11 +65,12 @@ type Exchange struct {
 	sent atomic.Int32 // how often net/http has sent the request
 }
 
-// Offer makes a GET or PUT offer n bytes of the region from an offset: the server writes the object there, or reads it
-// from there. Call it before the request is signed; it sets x-amz-rdma-token, which the signature must cover, takes the body
-// of a PUT away and all headers that describe it, and has a GET ask for no compression. The server has access until
-// [Exchange.End] or the end of the context, which should have a deadline. Do not follow redirects: the token would go to
-// another host.
+// Offer makes a GET or PUT offer n bytes of the region from an offset: the server writes the object
+// there, or reads it from there. Call it before the request is signed; it sets x-amz-rdma-token,
+// which the signature must cover, takes the body of a PUT away and all headers that describe it,
+// and has a GET ask for no compression. The server has access until [Exchange.End] or the end of
+// the context, which should have a deadline. Do not follow redirects: the token would go to another
+// host.
 func (r *Region) Offer(ctx context.Context, req *http.Request, offset, n int) (*Exchange, error) {
 	var access uverbs.Access
 	switch req.Method {
@@ -124,10 +127,10 @@ func withoutBody(h http.Header) {
 	}
 }
 
-// End ends the exchange with what the request returned. It takes the key of the region back first, so that no server
-// reaches the memory any more, and then returns how many bytes the server has proved to have moved, or why there are
-// none: [ErrDeclined], [ErrUnproven], a [*ResponseError], or that the answer makes no sense. It does not close the body,
-// which can still be read.
+// End ends the exchange with what the request returned. It takes the key of the region back first,
+// so that no server reaches the memory any more, and then returns how many bytes the server has
+// proved to have moved, or why there are none: [ErrDeclined], [ErrUnproven], a [*ResponseError], or
+// that the answer makes no sense. It does not close the body, which can still be read.
 func (x *Exchange) End(resp *http.Response, err error) (int, error) { return x.end(resp, err, false) }
 
 // end is End. If hold is set, nobody may use the region until the loan is released.
@@ -153,8 +156,8 @@ func (x *Exchange) end(resp *http.Response, err error, hold bool) (int, error) {
 	return x.judgeGet(resp, reply)
 }
 
-// refused judges an answer that reports an error: some say that the server cannot move the data, or that it has looked for a
-// body.
+// refused judges an answer that reports an error: some say that the server cannot move the data, or
+// that it has looked for a body.
 func (x *Exchange) refused(resp *http.Response, reply string) error {
 	e := responseError(resp)
 	switch e.Code {
@@ -248,7 +251,8 @@ func checkRange(asked, got string, n int64) error {
 	return nil
 }
 
-// parseRange parses the numbers on both sides of a hyphen. One that is not there, or is not a number, is -1.
+// parseRange parses the numbers on both sides of a hyphen. One that is not there, or is not a
+// number, is -1.
 func parseRange(s string) (first, last int64) {
 	a, b, _ := strings.Cut(s, "-")
 	number := func(s string) int64 {

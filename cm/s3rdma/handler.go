@@ -22,19 +22,20 @@ const (
 
 // HandlerOptions are the options of [Initiator.Handler].
 type HandlerOptions struct {
-	// Report is told of each request with an offer, at its end: how many bytes went by RDMA, and why it failed, or was
-	// declined (an error that matches [ErrDeclined]), or nil.
+	// Report is told of each request with an offer, at its end: how many bytes went by RDMA, and
+	// why it failed, or was declined (an error that matches [ErrDeclined]), or nil.
 	Report func(r *http.Request, moved int64, err error)
 }
 
-// Handler returns a handler for GET and PUT of the data of objects and parts, with paths of a bucket and a key. Where a
-// request offers memory, the body that next reads or writes goes by RDMA; next sees an ordinary request. A GET whose offer
-// is declined goes to next, and the body has the data; a PUT is answered with 501, so that the client sends a body. All
-// other requests go to next as they are.
+// Handler returns a handler for GET and PUT of the data of objects and parts, with paths of a
+// bucket and a key. Where a request offers memory, the body that next reads or writes goes by RDMA;
+// next sees an ordinary request. A GET whose offer is declined goes to next, and the body has the
+// data; a PUT is answered with 501, so that the client sends a body. All other requests go to next
+// as they are.
 //
-// It must stand behind what authenticates requests, since the signature is of the request without a body. It checks
-// that the signature, if there is one, covers the token. A handler of PUT must read the whole body, and not keep what
-// it has read if that fails: the answer is an error then.
+// It must stand behind what authenticates requests, since the signature is of the request without a
+// body. It checks that the signature, if there is one, covers the token. A handler of PUT must read
+// the whole body, and not keep what it has read if that fails: the answer is an error then.
 func (i *Initiator) Handler(next http.Handler, o HandlerOptions) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, err := offered(r.Header)
@@ -108,7 +109,8 @@ type served struct {
 	panicked error // until the handler has returned
 }
 
-// check returns nil if the server takes an offer, a [*refusal] if it refuses the request, or why it declines.
+// check returns nil if the server takes an offer, a [*refusal] if it refuses the request, or why it
+// declines.
 func (s *served) check(text string) (err error) {
 	if s.token, err = ParseToken(text); errors.Is(err, ErrForeignToken) {
 		return err
@@ -134,8 +136,8 @@ func (s *served) check(text string) (err error) {
 	return nil
 }
 
-// signed returns a [*refusal] if a request has a signature that does not cover the token. Each list of headers must have it,
-// since it is not known which one the authentication has looked at.
+// signed returns a [*refusal] if a request has a signature that does not cover the token. Each list
+// of headers must have it, since it is not known which one the authentication has looked at.
 func signed(r *http.Request) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -165,7 +167,8 @@ func signed(r *http.Request) error {
 	return nil
 }
 
-// decline has the handler answer with the object in the body, or refuses a PUT so that the client sends one.
+// decline has the handler answer with the object in the body, or refuses a PUT so that the client
+// sends one.
 func (s *served) decline(next http.Handler, why error) error {
 	why = fmt.Errorf("%w: %w", ErrDeclined, why)
 	s.Header().Set(replyHeader, "501")

@@ -14,7 +14,8 @@ import (
 // objectHeaders are headers of an object that an error does not have.
 var objectHeaders = []string{"Content-Encoding", "Cache-Control", "X-Amz-Checksum-Crc32", "Content-Disposition", "Expires", "Content-Language"}
 
-// TestHandler has handlers that answer in many ways, right and wrong: what the client gets, and what is reported.
+// TestHandler has handlers that answer in many ways, right and wrong: what the client gets, and
+// what is reported.
 func TestHandler(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere, Chunk: 4096, Depth: 2})
 	const size = 20_000

@@ -34,8 +34,8 @@ func do(t *testing.T, method, url string, header map[string]string, body io.Read
 	return resp.StatusCode, resp.Header, string(text)
 }
 
-// TestHostileClient sends requests with tokens that are wrong, or not the client's: each is refused, nothing is stored,
-// and no memory changes.
+// TestHostileClient sends requests with tokens that are wrong, or not the client's: each is
+// refused, nothing is stored, and no memory changes.
 func TestHostileClient(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
 	c, dir := serveStore(t, func(h http.Handler) http.Handler { return r.initiator.Handler(h, HandlerOptions{}) })
@@ -146,8 +146,8 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestServerDies has servers that end the connection, or do not answer: the call fails, the key is gone, and the region
-// can be used again.
+// TestServerDies has servers that end the connection, or do not answer: the call fails, the key is
+// gone, and the region can be used again.
 func TestServerDies(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
 	g := r.region(t, 8192)
@@ -208,8 +208,8 @@ func TestServerDies(t *testing.T) {
 	}
 }
 
-// TestClientDies has clients that go away while the server moves data: the handler learns it, and the lane is of use
-// for the next.
+// TestClientDies has clients that go away while the server moves data: the handler learns it, and
+// the lane is of use for the next.
 func TestClientDies(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere, Transfers: 1, Chunk: 4096, Depth: 2})
 	ended, begun, reported := make(chan error, 1), make(chan bool, 1), make(chan error, 3)

@@ -19,7 +19,8 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// everywhere are the networks of the software devices, whose addresses are not that of the test's TCP connection.
+// everywhere are the networks of the software devices, whose addresses are not that of the test's
+// TCP connection.
 var everywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 
 // store is a server of objects in a directory, without anything about RDMA.
@@ -254,8 +255,9 @@ func (w withoutETag) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// TestKeyGone tries the token of a request after it has returned, and after its context has ended, while another request
-// offers the same memory: a server that is late neither reads nor writes a byte.
+// TestKeyGone tries the token of a request after it has returned, and after its context has ended,
+// while another request offers the same memory: a server that is late neither reads nor writes a
+// byte.
 func TestKeyGone(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
 	g := r.region(t, 8192)

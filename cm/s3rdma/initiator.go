@@ -26,13 +26,14 @@ type InitiatorOptions struct {
 	Depth     int                // Depth is how many chunks of a transfer are in flight or being handled, from 1 to 64; by default 4. A transfer has memory for so many.
 	Timeout   time.Duration      // Timeout ends a transfer of which no chunk completes for so long; by default 30 s.
 
-	// Networks are where the memory of clients may be, as addresses of the GIDs. By default a request may name only
-	// the address that it comes from. A client names its target itself: without a limit, it could have the server
-	// write into the memory of others.
+	// Networks are where the memory of clients may be, as addresses of the GIDs. By default a
+	// request may name only the address that it comes from. A client names its target itself:
+	// without a limit, it could have the server write into the memory of others.
 	Networks []netip.Prefix
 }
 
-// Initiator is a server's side: it reads and writes the memory that requests offer. It is safe for concurrent use.
+// Initiator is a server's side: it reads and writes the memory that requests offer. It is safe for
+// concurrent use.
 type Initiator struct {
 	o    InitiatorOptions
 	dev  *uverbs.Device
@@ -50,8 +51,8 @@ type Initiator struct {
 	peers map[netip.Addr]int // transfers by peer: by the address of its GID, and by the one that its request comes from
 }
 
-// channel is what reads and writes the memory of one target at a time: an initiator of DC. Another transport, with a
-// connection to each target, would be another channel.
+// channel is what reads and writes the memory of one target at a time: an initiator of DC. Another
+// transport, with a connection to each target, would be another channel.
 type channel interface {
 	// Point makes the target of a token that of the requests that follow.
 	Point(ctx context.Context, t Token) error
@@ -61,7 +62,8 @@ type channel interface {
 	Wait(ctx context.Context, wcs []uverbs.WC) (int, error)
 	// Err explains a completion.
 	Err(wc *uverbs.WC) error
-	// Reset ends all requests, so that none touches memory any more, and makes the channel usable again.
+	// Reset ends all requests, so that none touches memory any more, and makes the channel usable
+	// again.
 	Reset() error
 	Close() error
 }
@@ -73,7 +75,8 @@ type lane struct {
 	buf *uverbs.Buffer
 }
 
-// NewInitiator makes an initiator on a device. It fails with a [uverbs.FeatureError] if the device does not have DC.
+// NewInitiator makes an initiator on a device. It fails with a [uverbs.FeatureError] if the device
+// does not have DC.
 func NewInitiator(dev *uverbs.Device, o InitiatorOptions) (*Initiator, error) {
 	return newInitiator(dev, o, func(i *Initiator) (channel, error) { return newDCI(i) })
 }
@@ -154,7 +157,8 @@ func (l *lane) close() error {
 	return errors.Join(errs...)
 }
 
-// Close closes the initiator. It waits for transfers that are under way; there are no more afterwards.
+// Close closes the initiator. It waits for transfers that are under way; there are no more
+// afterwards.
 func (i *Initiator) Close() error {
 	i.closing.Do(func() {
 		close(i.done)
@@ -187,8 +191,8 @@ func (i *Initiator) allows(t Token, from netip.Addr) bool {
 // errTooMany says that a peer has as many transfers as it may have.
 var errTooMany = errors.New("the peer has too many transfers")
 
-// begin begins a transfer, which reads or writes the memory of a token: it waits until there may be one more. The request
-// comes from an address, which may be unknown.
+// begin begins a transfer, which reads or writes the memory of a token: it waits until there may be
+// one more. The request comes from an address, which may be unknown.
 func (i *Initiator) begin(ctx context.Context, t Token, from netip.Addr, read bool) (_ *transfer, err error) {
 	if err := t.check(); err != nil {
 		return nil, fmt.Errorf("s3rdma: %w", err)
@@ -304,7 +308,8 @@ func newDCI(i *Initiator) (_ *dci, err error) {
 	return d, mlx5.ReadyDC(d.QP)
 }
 
-// Point implements [channel]. It keeps the address of the last target, since a client has many requests.
+// Point implements [channel]. It keeps the address of the last target, since a client has many
+// requests.
 func (d *dci) Point(_ context.Context, t Token) error {
 	d.dctn = t.DCTN
 	peer := uverbs.Endpoint{LID: t.LID, GID: t.GID}

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestJudge ends exchanges of 1000 bytes with answers of servers, honest and not: success is reported only with a proof.
+// TestJudge ends exchanges of 1000 bytes with answers of servers, honest and not: success is
+// reported only with a proof.
 func TestJudge(t *testing.T) {
 	r := newRig(t, InitiatorOptions{})
 	g := r.region(t, 1000)

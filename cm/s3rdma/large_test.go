@@ -69,8 +69,8 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// BenchmarkObjects gets and puts an object by RDMA and by the body, in turn. It reports the processor time of client
-// and server together for a GiB of each, and the ratio.
+// BenchmarkObjects gets and puts an object by RDMA and by the body, in turn. It reports the
+// processor time of client and server together for a GiB of each, and the ratio.
 func BenchmarkObjects(b *testing.B) {
 	for _, size := range []int{64 << 10, 1 << 20, 64 << 20} {
 		for _, method := range []string{"GET", "PUT"} {

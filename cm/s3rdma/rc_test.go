@@ -133,7 +133,8 @@ func (c *rcChannel) Reset() error {
 
 func (c *rcChannel) Close() error { return errors.Join(c.Reset(), c.cq.Close()) }
 
-// TestMain runs the tests on software devices, or in a guest on its devices: over DC, if they have it.
+// TestMain runs the tests on software devices, or in a guest on its devices: over DC, if they have
+// it.
 func TestMain(m *testing.M) {
 	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "mlx5": "", "soft": ""}))
 }

@@ -52,8 +52,8 @@ func get(method, url string, token Token) *http.Request {
 	return req
 }
 
-// TestReadAfterHandler has handlers that return while another goroutine reads the body: the read that waits fails, and the
-// memory that a writer has stays as it is until the writer returns.
+// TestReadAfterHandler has handlers that return while another goroutine reads the body: the read
+// that waits fails, and the memory that a writer has stays as it is until the writer returns.
 func TestReadAfterHandler(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere, Chunk: 4096, Depth: 2, Transfers: 2, PerPeer: 2})
 	waits := make(chan bool, 1)
@@ -131,7 +131,8 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// TestProxy has a proxy behind the handler, whose server refuses the requests while it sends their bodies.
+// TestProxy has a proxy behind the handler, whose server refuses the requests while it sends their
+// bodies.
 func TestProxy(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere, Chunk: 64 << 10, Depth: 4, Transfers: 4, PerPeer: 4})
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusForbidden) }))
@@ -214,8 +215,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestCloseInitiator closes an initiator while a transfer waits for another one: the one that waits fails, and both calls of
-// Close wait for the other one.
+// TestCloseInitiator closes an initiator while a transfer waits for another one: the one that waits
+// fails, and both calls of Close wait for the other one.
 func TestCloseInitiator(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Transfers: 2, PerPeer: 2})
 	_, token := r.offer(t, r.region(t, 8192), http.MethodPut)

@@ -38,8 +38,8 @@ func (s *servers) takes(address string, req *http.Request, r *Region) bool {
 	return (known.proven || !conditional) && (time.Now().After(known.quiet) || r.buf == nil) // a dma-buf has no other way
 }
 
-// learn keeps what the end of an exchange says of a server. One that has moved data may decline an offer; if it ignores one,
-// it is as unknown as at first.
+// learn keeps what the end of an exchange says of a server. One that has moved data may decline an
+// offer; if it ignores one, it is as unknown as at first.
 func (s *servers) learn(address string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
-// DefaultAccessKey is the access key that clients and servers of other makers have by default. Everybody knows it.
+// DefaultAccessKey is the access key that clients and servers of other makers have by default.
+// Everybody knows it.
 const DefaultAccessKey uint64 = 0xffeeddcc
 
 // TargetOptions are the options of [NewTarget].
@@ -25,8 +26,8 @@ type TargetOptions struct {
 	Path      uverbs.PathOptions // Path has the port and the GID. Access is set by the package.
 }
 
-// Target is a client's side: a target of DC, by which servers reach the memory that requests offer them. It is safe
-// for concurrent use.
+// Target is a client's side: a target of DC, by which servers reach the memory that requests offer
+// them. It is safe for concurrent use.
 type Target struct {
 	dev *uverbs.Device
 	pd  *uverbs.PD
@@ -44,7 +45,8 @@ type end interface {
 	Close() error
 }
 
-// NewTarget makes a target on a device. It fails with a [uverbs.FeatureError] if the device does not have DC.
+// NewTarget makes a target on a device. It fails with a [uverbs.FeatureError] if the device does
+// not have DC.
 func NewTarget(dev *uverbs.Device, o TargetOptions) (*Target, error) {
 	return newTarget(dev, func(pd *uverbs.PD) (end, error) { return newDCT(dev, pd, o) })
 }
@@ -79,7 +81,8 @@ func (t *Target) release() error {
 	return errors.Join(errs...)
 }
 
-// Close closes the target. Its regions must have been closed before: it fails with EBUSY while there are some.
+// Close closes the target. Its regions must have been closed before: it fails with EBUSY while
+// there are some.
 func (t *Target) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,8 +143,8 @@ func (d *dct) Close() error {
 	return errors.Join(errs...)
 }
 
-// Region is memory that requests may offer, one at a time. It has a key for the network only while a request offers
-// it. Its methods are safe for concurrent use.
+// Region is memory that requests may offer, one at a time. It has a key for the network only while
+// a request offers it. Its methods are safe for concurrent use.
 type Region struct {
 	t      *Target
 	buf    *uverbs.Buffer // nil for a dma-buf
@@ -170,9 +173,9 @@ func (t *Target) Alloc(size int, o uverbs.BufferOptions) (*Region, error) {
 	return r, err
 }
 
-// DMABuf returns a region of memory of another device, such as a GPU, which the file of a dma-buf stands for. The
-// file must stay open until the region is closed. The data of such a region never goes through the body of a request:
-// a server that declines the offer is an error.
+// DMABuf returns a region of memory of another device, such as a GPU, which the file of a dma-buf
+// stands for. The file must stay open until the region is closed. The data of such a region never
+// goes through the body of a request: a server that declines the offer is an error.
 func (t *Target) DMABuf(f *os.File, offset, size int) (*Region, error) {
 	if err := checkSize(size); err != nil {
 		return nil, err
@@ -202,7 +205,8 @@ func (t *Target) add(r *Region) (*Region, error) {
 	return r, nil
 }
 
-// Bytes returns the memory, or nil of a dma-buf. Nobody may use it while a request offers the region.
+// Bytes returns the memory, or nil of a dma-buf. Nobody may use it while a request offers the
+// region.
 func (r *Region) Bytes() []byte {
 	if r.buf == nil {
 		return nil
@@ -281,7 +285,8 @@ type loan struct {
 	held bool  // the region is lent until release
 }
 
-// lend gives a server access to n bytes from an offset: to read or to write them, until the context or the loan ends.
+// lend gives a server access to n bytes from an offset: to read or to write them, until the context
+// or the loan ends.
 func (r *Region) lend(ctx context.Context, access uverbs.Access, offset, n int) (*loan, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -304,8 +309,8 @@ func (r *Region) lend(ctx context.Context, access uverbs.Access, offset, n int) 
 	return l, nil
 }
 
-// register registers a part of the region at an address that nobody can guess, so that a server with an earlier token
-// does not reach it, even if the kernel gives the same key again.
+// register registers a part of the region at an address that nobody can guess, so that a server
+// with an earlier token does not reach it, even if the kernel gives the same key again.
 func (r *Region) register(access uverbs.Access, offset, n int) (*uverbs.MR, error) {
 	if access == uverbs.AccessRemoteWrite {
 		access |= uverbs.AccessLocalWrite
@@ -321,11 +326,12 @@ func (r *Region) register(access uverbs.Access, offset, n int) (*uverbs.MR, erro
 	return r.t.pd.RegDMABuf(r.file, o)
 }
 
-// pageMask has the bits of an address within a huge page, which memory and its address for servers share.
+// pageMask has the bits of an address within a huge page, which memory and its address for servers
+// share.
 const pageMask = 2<<20 - 1
 
-// withdraw takes the key back, once: afterwards no server reaches the memory. why is nil if the loan ends. If hold is set, the
-// region stays in use until release.
+// withdraw takes the key back, once: afterwards no server reaches the memory. why is nil if the
+// loan ends. If hold is set, the region stays in use until release.
 func (l *loan) withdraw(why error, hold bool) error {
 	l.once.Do(func() {
 		l.late = why

@@ -20,8 +20,9 @@ const (
 	suffixSize = 34
 )
 
-// Token says where the memory of a client is, and by which target it is reached. It is the value of the header
-// x-amz-rdma-token: whoever has it and the access key can read or write this memory as long as its key exists.
+// Token says where the memory of a client is, and by which target it is reached. It is the value of
+// the header x-amz-rdma-token: whoever has it and the access key can read or write this memory as
+// long as its key exists.
 type Token struct {
 	Addr uint64 // Addr is the address of the first byte, as the key knows it.
 	Size uint32 // Size is how many bytes the server may touch from there.
@@ -31,8 +32,9 @@ type Token struct {
 	GID  ib.GID // GID is the GID of the client's port; zero on InfiniBand without one.
 }
 
-// ErrForeignToken says that a token is of a protocol that this package does not speak, such as hipObject's or that of
-// elbencho's tests. A server declines such an offer, and the client uses the body.
+// ErrForeignToken says that a token is of a protocol that this package does not speak, such as
+// hipObject's or that of elbencho's tests. A server declines such an offer, and the client uses the
+// body.
 var ErrForeignToken = errors.New("the token is of another protocol for S3 over RDMA")
 
 // String returns the token as the header has it: 81 characters.
@@ -44,9 +46,10 @@ func (t Token) String() string {
 	return fmt.Sprintf("%016x:%08x:%08x:%04x:%06x:%d:%x", t.Addr, t.Size, t.RKey, t.LID, t.DCTN, has, t.GID[:])
 }
 
-// ParseToken parses the value of the header. It takes hexadecimal digits of either case, and a semicolon or a NUL at the end.
-// Older clients repeat the address and the size at the end, which is ignored. A token of a protocol that has other tokens
-// fails with an error that matches [ErrForeignToken].
+// ParseToken parses the value of the header. It takes hexadecimal digits of either case, and a
+// semicolon or a NUL at the end. Older clients repeat the address and the size at the end, which is
+// ignored. A token of a protocol that has other tokens fails with an error that matches
+// [ErrForeignToken].
 func ParseToken(s string) (t Token, err error) {
 	s = strings.TrimSuffix(strings.TrimSuffix(s, "\x00"), ";")
 	if len(s) == tokenSize+suffixSize && s[tokenSize] == ':' && s[tokenSize+17] == ':' && isHex(s[tokenSize+1:tokenSize+17]+s[tokenSize+18:]) {

@@ -11,7 +11,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
-// tokens are tokens and what they say: one that shows each field, and one that libcuobjclient 1.2.0 has sent.
+// tokens are tokens and what they say: one that shows each field, and one that libcuobjclient 1.2.0
+// has sent.
 var tokens = map[string]Token{
 	"0102030405060708:01020304:01020305:0102:010203:1:0102030405060708090a0b0c0d0e0f10": {
 		Addr: 0x0102030405060708, Size: 0x01020304, RKey: 0x01020305, LID: 0x0102, DCTN: 0x010203,

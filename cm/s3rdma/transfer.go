@@ -120,7 +120,8 @@ func (x *transfer) fail(err error) error {
 	return x.err
 }
 
-// finish ends the transfer. Requests that are under way end first, so that none touches memory of the next one.
+// finish ends the transfer. Requests that are under way end first, so that none touches memory of
+// the next one.
 func (x *transfer) finish() error {
 	if x.lane == nil {
 		return nil
@@ -135,8 +136,8 @@ func (x *transfer) finish() error {
 	return err
 }
 
-// Reader reads the memory that a request offers, for a PUT. One goroutine at a time may read; Close may be called from
-// another one.
+// Reader reads the memory that a request offers, for a PUT. One goroutine at a time may read; Close
+// may be called from another one.
 type Reader struct {
 	x      *transfer
 	cancel context.CancelFunc // ends a Read that waits
@@ -150,8 +151,8 @@ type Reader struct {
 	closed bool
 }
 
-// Reader returns a reader of the memory of a token. If there are as many transfers as there may be, it waits. The context
-// ends it. The caller must close it.
+// Reader returns a reader of the memory of a token. If there are as many transfers as there may be,
+// it waits. The context ends it. The caller must close it.
 func (i *Initiator) Reader(ctx context.Context, t Token) (*Reader, error) {
 	return i.reader(ctx, t, netip.Addr{})
 }
@@ -220,7 +221,8 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteTo implements [io.WriterTo]. It copies nothing: w gets the memory that the device has written.
+// WriteTo implements [io.WriterTo]. It copies nothing: w gets the memory that the device has
+// written.
 func (r *Reader) WriteTo(w io.Writer) (int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -240,7 +242,8 @@ func (r *Reader) WriteTo(w io.Writer) (int64, error) {
 	}
 }
 
-// lend writes the data that there is to w, without the lock: w may be slow, and may want to know how far the reader is.
+// lend writes the data that there is to w, without the lock: w may be slow, and may want to know
+// how far the reader is.
 func (r *Reader) lend(w io.Writer) (n int, err error) {
 	data := r.data
 	r.lent = true
@@ -271,8 +274,8 @@ func (r *Reader) progress() (int64, error) {
 	return r.taken, r.x.err
 }
 
-// Close ends the reader, also before its end. A Read that waits fails. The memory that WriteTo has lent to its writer stays
-// as it is until that has returned.
+// Close ends the reader, also before its end. A Read that waits fails. The memory that WriteTo has
+// lent to its writer stays as it is until that has returned.
 func (r *Reader) Close() error {
 	r.cancel()
 	r.mu.Lock()
@@ -297,15 +300,15 @@ func (r *Reader) finish() error {
 	return r.x.finish()
 }
 
-// Writer writes to the memory that a request offers, for a GET. One goroutine at a time may use it. After Close and Abort
-// its methods fail.
+// Writer writes to the memory that a request offers, for a GET. One goroutine at a time may use it.
+// After Close and Abort its methods fail.
 type Writer struct {
 	x      *transfer
 	filled int // bytes in the slot that is free
 }
 
-// Writer returns a writer to the memory of a token. If there are as many transfers as there may be, it waits. The context
-// ends it. The caller must close it.
+// Writer returns a writer to the memory of a token. If there are as many transfers as there may be,
+// it waits. The context ends it. The caller must close it.
 func (i *Initiator) Writer(ctx context.Context, t Token) (*Writer, error) {
 	return i.writer(ctx, t, netip.Addr{})
 }
@@ -371,7 +374,8 @@ func (w *Writer) Write(p []byte) (sum int, err error) {
 	return sum, nil
 }
 
-// ReadFrom implements [io.ReaderFrom]. It copies nothing: r reads into the memory that the device sends.
+// ReadFrom implements [io.ReaderFrom]. It copies nothing: r reads into the memory that the device
+// sends.
 func (w *Writer) ReadFrom(r io.Reader) (sum int64, err error) {
 	for {
 		room, err := w.room()
@@ -404,8 +408,8 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// Close sends what is left and waits until the client's device has acknowledged everything. After an error the client
-// has a part at most.
+// Close sends what is left and waits until the client's device has acknowledged everything. After
+// an error the client has a part at most.
 func (w *Writer) Close() error {
 	x := w.x
 	if x.lane == nil {
@@ -436,7 +440,8 @@ func (i *Initiator) Push(ctx context.Context, t Token, mr *uverbs.MR, offset int
 	return i.move(ctx, t, false, mr, offset)
 }
 
-// PD returns the protection domain of the regions for [Initiator.Pull] and [Initiator.Push]. The initiator closes it.
+// PD returns the protection domain of the regions for [Initiator.Pull] and [Initiator.Push]. The
+// initiator closes it.
 func (i *Initiator) PD() *uverbs.PD { return i.pd }
 
 // move is Pull or Push.

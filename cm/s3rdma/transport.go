@@ -10,12 +10,14 @@ import (
 	"sync"
 )
 
-// Transport is a [http.RoundTripper] for clients of S3 that have an option for one, such as aws-sdk-go-v2 and minio-go.
-// A request whose context comes from [WithRegion] offers the region. If the server declines, the request goes on as the
-// client has made it. Of all other requests the transport does nothing. What [Client] says of servers that decline, and of
-// conditional requests, is true of a transport too.
+// Transport is a [http.RoundTripper] for clients of S3 that have an option for one, such as
+// aws-sdk-go-v2 and minio-go. A request whose context comes from [WithRegion] offers the region. If
+// the server declines, the request goes on as the client has made it. Of all other requests the
+// transport does nothing. What [Client] says of servers that decline, and of conditional requests,
+// is true of a transport too.
 //
-// Clients sign a request before a transport sees it, so it must be signed again. Where a redirect leads to gets no offer.
+// Clients sign a request before a transport sees it, so it must be signed again. Where a redirect
+// leads to gets no offer.
 type Transport struct {
 	Base http.RoundTripper         // Base sends requests; by default as [http.DefaultTransport], without compression.
 	Sign func(*http.Request) error // Sign replaces the signature of a request, with the payload hash UNSIGNED-PAYLOAD. If it is nil, signed requests make no offer.
@@ -35,7 +37,8 @@ type offer struct {
 	first string // the first request that the offer was for
 }
 
-// of reports whether an offer is for a request: it is for the first one, and for those that repeat it.
+// of reports whether an offer is for a request: it is for the first one, and for those that repeat
+// it.
 func (o *offer) of(req *http.Request) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,13 +47,13 @@ func (o *offer) of(req *http.Request) bool {
 	return o.first == this
 }
 
-// WithRegion returns a context for one GET or PUT of an object or a part by a client with a [Transport]. The first such
-// request with the context, and repetitions of it, offer the first n bytes of the region; others do not, and a PUT does not
-// whose body has another length.
+// WithRegion returns a context for one GET or PUT of an object or a part by a client with a
+// [Transport]. The first such request with the context, and repetitions of it, offer the first n
+// bytes of the region; others do not, and a PUT does not whose body has another length.
 //
-// The body of a PUT must have the same bytes as the region, for a server that declines. The body of an answer to a GET is the
-// object in any case, but of a dma-buf; if the header x-amz-rdma-reply is 200 or 206, it is also in the region, which stays
-// in use until the body is closed.
+// The body of a PUT must have the same bytes as the region, for a server that declines. The body of
+// an answer to a GET is the object in any case, but of a dma-buf; if the header x-amz-rdma-reply is
+// 200 or 206, it is also in the region, which stays in use until the body is closed.
 func WithRegion(ctx context.Context, r *Region, n int) context.Context {
 	return context.WithValue(ctx, offerKey{}, &offer{region: r, n: n})
 }
@@ -133,8 +136,8 @@ func closeBody(req *http.Request, err error) error {
 	return err
 }
 
-// ofObject reports whether a request is a GET or PUT of the data of an object or a part, and not of a bucket without a name in
-// the path.
+// ofObject reports whether a request is a GET or PUT of the data of an object or a part, and not of
+// a bucket without a name in the path.
 func ofObject(req *http.Request) bool {
 	if req.Method != http.MethodGet && req.Method != http.MethodPut || req.Header.Get("X-Amz-Copy-Source") != "" || strings.Trim(req.URL.Path, "/") == "" {
 		return false

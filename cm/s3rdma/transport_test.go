@@ -25,7 +25,8 @@ func serveOffers(t *testing.T, r *rig) (url, dir string, moved *int64) {
 	return c.Endpoint, dir, moved
 }
 
-// TestTransport sends requests with a context for one: only the first one and its repetitions are by RDMA.
+// TestTransport sends requests with a context for one: only the first one and its repetitions are
+// by RDMA.
 func TestTransport(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
 	g := r.region(t, 8192)
@@ -87,7 +88,8 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestTransportBody reads the body of an answer, which is the memory of the region: nobody else gets that meanwhile.
+// TestTransportBody reads the body of an answer, which is the memory of the region: nobody else
+// gets that meanwhile.
 func TestTransportBody(t *testing.T) {
 	r := newRig(t, InitiatorOptions{Networks: everywhere})
 	url, dir, _ := serveOffers(t, r)

@@ -1,13 +1,13 @@
-// Objects serves the files of a directory as objects of S3 whose data goes by RDMA, and gets and puts them. It needs
-// devices with DC (ConnectX).
+// Objects serves the files of a directory as objects of S3 whose data goes by RDMA, and gets and
+// puts them. It needs devices with DC (ConnectX).
 //
 //	objects serve [-device NAME] [-listen :7070] [-networks 192.0.2.0/24] DIR
 //	objects put [-device NAME] http://HOST:7070 BUCKET/KEY FILE
 //	objects get [-device NAME] http://HOST:7070 BUCKET/KEY FILE
 //	objects try [-device NAME]
 //
-// The last one does all of that in one process, with an object of 64 MiB. There is no signature: it is an example, not a
-// store for others.
+// The last one does all of that in one process, with an object of 64 MiB. There is no signature: it
+// is an example, not a store for others.
 package main
 
 import (
@@ -27,12 +27,29 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/goverbs/goverbs/cm/s3rdma"
 	"github.com/goverbs/goverbs/uverbs"
 )
+
+const usage = `Objects serves a directory as objects of S3 whose data goes by RDMA, and gets and puts them.
+
+usage:
+  objects serve [flags] DIR
+  objects put   [flags] URL BUCKET/KEY FILE
+  objects get   [flags] URL BUCKET/KEY FILE
+  objects try   [flags]
+
+examples:
+  objects serve -listen :7070 -networks 192.0.2.0/24 /srv/objects
+  objects put http://192.0.2.1:7070 bucket/key file
+  objects try
+
+flags:
+`
 
 var (
 	device   = flag.String("device", "", "name of the RDMA device; by default the first one")
@@ -42,11 +59,22 @@ var (
 
 func main() {
 	log.SetFlags(0)
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), usage)
+		flag.PrintDefaults()
+	}
+	flag.CommandLine.Init("objects", flag.ExitOnError)
 	if len(os.Args) < 2 {
-		log.Fatal("usage: objects serve DIR | put URL BUCKET/KEY FILE | get URL BUCKET/KEY FILE | try; -help says more")
+		log.Fatal(usage)
+	}
+	command := os.Args[1]
+	if slices.Contains([]string{"-h", "-help", "--help", "help"}, command) {
+		flag.CommandLine.SetOutput(os.Stdout)
+		flag.Usage()
+		return
 	}
 	flag.CommandLine.Parse(os.Args[2:])
-	if err := run(context.Background(), os.Args[1], flag.Args()); err != nil {
+	if err := run(context.Background(), command, flag.Args()); err != nil {
 		log.Fatal("objects: ", err)
 	}
 }

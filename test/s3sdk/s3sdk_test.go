@@ -5,7 +5,10 @@ import (
 	"context"
 	"crypto/md5"
 	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -109,12 +112,25 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
+		for name, table := range map[string]*crc32.Table{"X-Amz-Checksum-Crc32": crc32.IEEETable, "X-Amz-Checksum-Crc32c": crc32.MakeTable(crc32.Castagnoli)} {
+			sum := base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.Checksum(data, table)))
+			if want := r.Header.Get(name); want != "" && want != sum {
+				w.WriteHeader(http.StatusBadRequest)
+				io.WriteString(w, "<Error><Code>BadDigest</Code></Error>")
+				return
+			}
+		}
+		if _, err := os.Stat(file); err == nil && r.Header.Get("If-None-Match") == "*" {
+			w.WriteHeader(http.StatusPreconditionFailed)
+			return
+		}
 		os.WriteFile(file, data, 0o600)
 		w.Header().Set("ETag", fmt.Sprintf(`"%x"`, md5.Sum(data)))
 	default:
 		data, err := os.ReadFile(file)
 		if err != nil {
 			w.WriteHeader(http.StatusNotFound)
+			io.WriteString(w, "<Error><Code>NoSuchKey</Code><Message>there is no such key</Message></Error>")
 			return
 		}
 		w.Header().Set("ETag", fmt.Sprintf(`"%x"`, md5.Sum(data)))
@@ -146,8 +162,8 @@ type rig struct {
 	moved int64 // bytes that went by RDMA
 }
 
-// newRig makes a rig, whose server moves data by RDMA or declines.
-func newRig(t *testing.T, declines bool) *rig {
+// newRig makes a rig, whose server moves data by RDMA, declines to, or ignores tokens.
+func newRig(t *testing.T, kind string) *rig {
 	t.Helper()
 	testenv.Guest(t)
 	testenv.Needs(t, "DC", "mlx5")
@@ -163,17 +179,21 @@ func newRig(t *testing.T, declines bool) *rig {
 	testenv.Must(t, err)
 	t.Cleanup(func() { r.target.Close() })
 	networks := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
-	if declines {
+	if kind == "declines" {
 		networks = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/32")}
 	}
 	i, err := s3rdma.NewInitiator(server, s3rdma.InitiatorOptions{Networks: networks})
 	testenv.Must(t, err)
 	t.Cleanup(func() { i.Close() })
-	s := httptest.NewServer(signed(t, i.Handler(&store{r.dir}, s3rdma.HandlerOptions{Report: func(_ *http.Request, n int64, _ error) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.moved += n
-	}})))
+	var h http.Handler = &store{r.dir}
+	if kind != "ignores" {
+		h = i.Handler(h, s3rdma.HandlerOptions{Report: func(_ *http.Request, n int64, _ error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.moved += n
+		}})
+	}
+	s := httptest.NewServer(signed(t, h))
 	t.Cleanup(s.Close)
 	r.url = s.URL
 	return r
@@ -190,6 +210,7 @@ func (r *rig) took() (n int64) {
 // client puts and gets objects with a context that offers memory.
 type client interface {
 	put(ctx context.Context, key string, data []byte) error
+	putNew(ctx context.Context, key string, data []byte) error // with a sum of the data, if there is no such key
 	get(ctx context.Context, key, byteRange string) ([]byte, error)
 	upload(ctx context.Context, key string, parts [][]byte, offer func(part int) context.Context) error
 }
@@ -198,6 +219,12 @@ type awsClient struct{ *s3.Client }
 
 func (c awsClient) put(ctx context.Context, key string, data []byte) error {
 	_, err := c.PutObject(ctx, &s3.PutObjectInput{Bucket: aws.String("bucket"), Key: &key, Body: bytes.NewReader(data)})
+	return err
+}
+
+func (c awsClient) putNew(ctx context.Context, key string, data []byte) error {
+	sum := base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(data)))
+	_, err := c.PutObject(ctx, &s3.PutObjectInput{Bucket: aws.String("bucket"), Key: &key, Body: bytes.NewReader(data), IfNoneMatch: aws.String("*"), ChecksumCRC32: &sum})
 	return err
 }
 
@@ -233,6 +260,13 @@ type minioClient struct{ *minio.Core }
 
 func (c minioClient) put(ctx context.Context, key string, data []byte) error {
 	_, err := c.Client.PutObject(ctx, "bucket", key, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{DisableMultipart: true})
+	return err
+}
+
+func (c minioClient) putNew(ctx context.Context, key string, data []byte) error {
+	o := minio.PutObjectOptions{DisableMultipart: true, Checksum: minio.ChecksumCRC32C}
+	o.SetMatchETagExcept("*")
+	_, err := c.Client.PutObject(ctx, "bucket", key, bytes.NewReader(data), int64(len(data)), o)
 	return err
 }
 
@@ -281,20 +315,20 @@ func clients(t *testing.T, r *rig) map[string]client {
 	}
 }
 
-// TestClients puts and gets an object, a range of it and one in parts, with each client: by RDMA, or by the body if the
-// server declines, and without an offer.
+// TestClients puts and gets an object, a range of it and one in parts, with each client: by RDMA,
+// or by the body if the server declines or ignores tokens, and without an offer.
 func TestClients(t *testing.T) {
-	for _, declines := range []bool{false, true} {
-		r := newRig(t, declines)
+	for _, kind := range []string{"moves", "declines", "ignores"} {
+		r := newRig(t, kind)
 		for name, c := range clients(t, r) {
-			t.Run(fmt.Sprintf("%s/%v", name, declines), func(t *testing.T) {
+			t.Run(name+"/"+kind, func(t *testing.T) {
 				const size = 300_000
 				g, err := r.target.Alloc(size, uverbs.BufferOptions{})
 				testenv.Must(t, err)
 				defer g.Close()
 				by := func(want int64) {
 					t.Helper()
-					if declines {
+					if kind != "moves" {
 						want = 0
 					}
 					if n := r.took(); n != want {
@@ -308,9 +342,14 @@ func TestClients(t *testing.T) {
 				if got, err := os.ReadFile(filepath.Join(r.dir, "object")); err != nil || !bytes.Equal(got, want) {
 					t.Errorf("the server has %d bytes, %v", len(got), err)
 				}
+				testenv.Must(t, c.putNew(s3rdma.WithRegion(t.Context(), g, size), "new-"+name, want))
+				by(size)
+				if got, err := os.ReadFile(filepath.Join(r.dir, "new-"+name)); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("the server has %d bytes of the new object, %v", len(got), err)
+				}
 				clear(g.Bytes())
 				got, err := c.get(s3rdma.WithRegion(t.Context(), g, size), "object", "")
-				if err != nil || !bytes.Equal(got, want) || !declines && !bytes.Equal(g.Bytes(), want) {
+				if err != nil || !bytes.Equal(got, want) || kind == "moves" && !bytes.Equal(g.Bytes(), want) {
 					t.Errorf("get: %d bytes, %v, or other data", len(got), err)
 				}
 				by(size)
@@ -324,7 +363,7 @@ func TestClients(t *testing.T) {
 					t.Errorf("get without an offer: %d bytes, %v, or other data", len(got), err)
 				}
 				by(0)
-				if got, err := c.get(s3rdma.WithRegion(t.Context(), g, size), "none", ""); err == nil || len(got) > 0 {
+				if got, err := c.get(s3rdma.WithRegion(t.Context(), g, size), "none", ""); err == nil || len(got) > 0 || !strings.Contains(err.Error(), "NoSuchKey") && minio.ToErrorResponse(err).Code != "NoSuchKey" {
 					t.Errorf("get of an object that does not exist: %d bytes, %v", len(got), err)
 				}
 				copy(g.Bytes(), want)

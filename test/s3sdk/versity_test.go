@@ -20,8 +20,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestVersity has the memory of versitygw's client, which libmlx5 registers and makes a target for, as what a server of
-// this module reads and writes.
+// TestVersity has the memory of versitygw's client, which libmlx5 registers and makes a target for,
+// as what a server of this module reads and writes.
 func TestVersity(t *testing.T) {
 	testenv.Boot(t, "GOVERBS_VERSITY", "s3/versity")
 	const size = 3<<20 + 5
