@@ -80,25 +80,19 @@ func (c *Client) Put(ctx context.Context, object string, r *Region, n int, o Put
 	if err != nil {
 		return Result{}, err
 	}
-	sum := ""
-	first := o.UploadID == "" && r.buf != nil && !hasSum(req.Header) && !c.servers.proven(c.Endpoint)
-	if n > 0 && (o.Checksum || first && !c.BodyOnly) {
-		memory, err := r.hold()
-		if err != nil {
+	if o.Checksum && n > 0 {
+		if err := setSum(req, r, n); err != nil {
 			return Result{}, err
 		}
-		sum = checksum(memory[:n])
-		r.unhold()
-	}
-	if o.Checksum && sum != "" {
-		req.Header.Set(sumHeader, sum)
 	}
 	if n == 0 || c.BodyOnly || !c.servers.takes(c.Endpoint, req, r) {
 		return c.send(req, r, n)
 	}
 	again := req.Clone(ctx)
-	if sum != "" {
-		req.Header.Set(sumHeader, sum)
+	if o.UploadID == "" && r.buf != nil && !hasSum(req.Header) && !c.servers.proven(c.Endpoint) {
+		if err := setSum(req, r, n); err != nil {
+			return Result{}, err
+		}
 	}
 	res, err := c.exchange(req, r, n)
 	if errors.Is(err, ErrUnproven) && o.UploadID == "" {
@@ -115,6 +109,17 @@ func (c *Client) Put(ctx context.Context, object string, r *Region, n int, o Put
 
 // sumHeader is the header of the sum that a client computes.
 const sumHeader = "X-Amz-Checksum-Crc64nvme"
+
+// setSum adds the sum of the first n bytes of a region to a request.
+func setSum(req *http.Request, r *Region, n int) error {
+	memory, err := r.hold()
+	if err != nil {
+		return err
+	}
+	defer r.unhold()
+	req.Header.Set(sumHeader, checksum(memory[:n]))
+	return nil
+}
 
 // hasSum reports whether a request has, or announces, a sum of its data.
 func hasSum(h http.Header) bool {

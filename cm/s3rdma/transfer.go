@@ -78,7 +78,7 @@ func (x *transfer) post(n int, memory uverbs.SGE) error {
 func (x *transfer) wait() (int, error) {
 	for !x.slots[x.first].done {
 		var wcs [8]uverbs.WC
-		ctx, cancel := context.WithTimeoutCause(x.ctx, x.i.o.Timeout, errTimeout)
+		ctx, cancel := context.WithTimeout(x.ctx, x.i.o.Timeout)
 		n, err := x.lane.Wait(ctx, wcs[:])
 		if err != nil && ctx.Err() != nil && x.ctx.Err() == nil {
 			err = fmt.Errorf("%w for %v", errTimeout, x.i.o.Timeout)

@@ -149,6 +149,16 @@ func TestOfferHeaders(t *testing.T) {
 	if _, ok := req.Header["Content-Encoding"]; ok || req.Header.Get("X-Amz-Sdk-Checksum-Algorithm") != "CRC32" || req.Header.Get("X-Amz-Checksum-Crc32") == "" {
 		t.Errorf("the header is %v", req.Header)
 	}
+	for given, want := range map[string]string{"": "identity", "gzip": "gzip"} {
+		req = httptest.NewRequest(http.MethodGet, "/b/k", nil)
+		req.Header.Set("Accept-Encoding", given)
+		x, err = g.Offer(t.Context(), req, 0, 4096)
+		testenv.Must(t, err)
+		x.loan.end(false)
+		if got := req.Header.Get("Accept-Encoding"); got != want {
+			t.Errorf("Accept-Encoding is %q, want %q", got, want)
+		}
+	}
 }
 
 // TestOfObject checks which requests are for the data of objects.

@@ -264,7 +264,8 @@ func (c minioClient) put(ctx context.Context, key string, data []byte) error {
 }
 
 func (c minioClient) putNew(ctx context.Context, key string, data []byte) error {
-	o := minio.PutObjectOptions{DisableMultipart: true, Checksum: minio.ChecksumCRC32C}
+	sum := base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli))))
+	o := minio.PutObjectOptions{DisableMultipart: true, UserMetadata: map[string]string{"X-Amz-Checksum-Crc32c": sum}}
 	o.SetMatchETagExcept("*")
 	_, err := c.Client.PutObject(ctx, "bucket", key, bytes.NewReader(data), int64(len(data)), o)
 	return err
