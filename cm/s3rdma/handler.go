@@ -27,11 +27,11 @@ type HandlerOptions struct {
 	Report func(r *http.Request, moved int64, err error)
 }
 
-// Handler returns a handler for GET and PUT of the data of objects and parts, with paths of a
-// bucket and a key. Where a request offers memory, the body that next reads or writes goes by RDMA;
-// next sees an ordinary request. A GET whose offer is declined goes to next, and the body has the
-// data; a PUT is answered with 501, so that the client sends a body. All other requests go to next
-// as they are.
+// Handler returns a handler for GET and PUT of the data of objects and parts, whose paths are
+// /BUCKET/KEY; offers with other paths are declined. Where a request offers memory, the body that
+// next reads or writes goes by RDMA; next sees an ordinary request. A GET whose offer is declined
+// goes to next, and the body has the data; a PUT is answered with 501, so that the client sends a
+// body. All other requests go to next as they are.
 //
 // It must stand behind what authenticates requests, since the signature is of the request without a
 // body. It checks that the signature, if there is one, covers the token. A handler of PUT must read
@@ -39,7 +39,7 @@ type HandlerOptions struct {
 func (i *Initiator) Handler(next http.Handler, o HandlerOptions) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, err := offered(r.Header)
-		if err == nil && text == "" || !ofObject(r) || !hasKey(r.URL.Path) {
+		if err == nil && text == "" || !ofObject(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -112,6 +112,9 @@ type served struct {
 // check returns nil if the server takes an offer, a [*refusal] if it refuses the request, or why it
 // declines.
 func (s *served) check(text string) (err error) {
+	if !hasKey(s.r.URL.Path) {
+		return fmt.Errorf("the path is %.200q, want /BUCKET/KEY", s.r.URL.Path) // a bucket, or its name is that of the host
+	}
 	if s.token, err = ParseToken(text); errors.Is(err, ErrForeignToken) {
 		return err
 	} else if err != nil {

@@ -110,15 +110,25 @@ func TestHandler(t *testing.T) {
 			}
 		})
 	}
-	for _, url := range []string{"/b?list-type=2", "/b", "/b/", "/b/k?acl"} { // not of an object
+	for url, reply := range map[string]string{"/b?list-type=2": "", "/b": "501", "/b/": "501", "/b/k?acl": ""} { // not of an object
 		_, token := r.offer(t, r.region(t, 100), "GET")
 		w := httptest.NewRecorder()
 		r.initiator.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "text") }), HandlerOptions{
-			Report: func(*http.Request, int64, error) { t.Errorf("%s is reported", url) },
+			Report: func(_ *http.Request, _ int64, err error) {
+				if reply == "" || !errors.Is(err, ErrDeclined) {
+					t.Errorf("%s: %v is reported", url, err)
+				}
+			},
 		}).ServeHTTP(w, get("GET", url, token))
-		if w.Body.String() != "text" || w.Header().Get(replyHeader) != "" {
+		if w.Body.String() != "text" || w.Header().Get(replyHeader) != reply {
 			t.Errorf("%s: %v %s", url, w.Header(), w.Body)
 		}
+	}
+	_, offer := r.offer(t, r.region(t, 100), "PUT")
+	w := httptest.NewRecorder() // the bucket may be in the name of the host: the handler must not store an empty object
+	r.initiator.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler is called") }), HandlerOptions{}).ServeHTTP(w, get("PUT", "/k", offer))
+	if w.Code != http.StatusNotImplemented || w.Header().Get(replyHeader) != "501" {
+		t.Errorf("PUT without a bucket: %d %v", w.Code, w.Header())
 	}
 	var reported error
 	report := HandlerOptions{Report: func(_ *http.Request, _ int64, err error) { reported = err }}
