@@ -65,7 +65,7 @@ func TestAnswers(t *testing.T) {
 }
 
 // TestCompressed gets objects that are stored compressed, and from servers that compress: the bytes
-// are those of the object.
+// of the object arrive.
 func TestCompressed(t *testing.T) {
 	if !transport(nil).(*http.Transport).DisableCompression {
 		t.Error("the default transport takes compressed answers")

@@ -113,7 +113,7 @@ type served struct {
 // declines.
 func (s *served) check(text string) (err error) {
 	if !hasKey(s.r.URL.Path) {
-		return fmt.Errorf("the path is %.200q, want /BUCKET/KEY", s.r.URL.Path) // a bucket, or its name is that of the host
+		return fmt.Errorf("the path is %.200q, want /BUCKET/KEY", s.r.URL.Path) // a bucket, or the host has its name
 	}
 	if s.token, err = ParseToken(text); errors.Is(err, ErrForeignToken) {
 		return err

@@ -13,8 +13,8 @@ import (
 // Transport is a [http.RoundTripper] for clients of S3 that have an option for one, such as
 // aws-sdk-go-v2 and minio-go. A request whose context comes from [WithRegion] offers the region. If
 // the server declines, the request goes on as the client has made it. Of all other requests the
-// transport does nothing. What [Client] says of servers that decline, and of conditional requests,
-// is true of a transport too.
+// transport does nothing. A transport remembers servers that decline, and treats conditional
+// requests, as a [Client] does.
 //
 // Clients sign a request before a transport sees it, so it must be signed again. Where a redirect
 // leads to gets no offer.
