@@ -40,6 +40,8 @@ func TestHandler(t *testing.T) {
 		"PUT, half is read":    ok("PUT", func(w http.ResponseWriter, r *http.Request) { io.CopyN(io.Discard, r.Body, size/2) }, 500, "", 0),
 		"PUT, nothing is read": ok("PUT", func(http.ResponseWriter, *http.Request) {}, 500, "", 0),
 		"PUT is refused":       {"PUT", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(412) }, 412, "", 0, false},
+		"PUT is closed":        {"PUT", func(w http.ResponseWriter, r *http.Request) { r.Body.Close(); w.WriteHeader(412) }, 412, "", 0, false},
+		"PUT, read and closed": ok("PUT", func(w http.ResponseWriter, r *http.Request) { readAll(w, r); r.Body.Close() }, 200, "200", size),
 		"PUT, length":          {"PUT", func(w http.ResponseWriter, r *http.Request) { readAll(w, r); w.WriteHeader(int(r.ContentLength / 100)) }, 200, "200", size, false},
 		"GET":                  ok("GET", func(w http.ResponseWriter, r *http.Request) { w.Write(data) }, 200, "200", size),
 		"GET by ReadFrom":      ok("GET", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, bytes.NewBuffer(data)) }, 200, "200", size),
@@ -102,7 +104,7 @@ func TestHandler(t *testing.T) {
 			if (w.Header().Get("Etag") == "") != test.fails {
 				t.Errorf("%d with ETag %q", w.Code, w.Header().Get("Etag"))
 			}
-			if len(reported) != 1 || test.reply != "" && reported[0] != fmt.Sprint(test.moved, false) || test.fails && reported[0][len(reported[0])-4:] != "true" {
+			if len(reported) != 1 || test.status == 412 && reported[0] != "0 false" || test.reply != "" && reported[0] != fmt.Sprint(test.moved, false) || test.fails && reported[0][len(reported[0])-4:] != "true" {
 				t.Errorf("reported: %v", reported)
 			}
 			if test.reply != "" && !bytes.Equal(g.Bytes()[:test.moved], data[:test.moved]) {

@@ -267,10 +267,13 @@ func (r *Reader) lend(w io.Writer) (n int, err error) {
 	return n, err
 }
 
-// progress returns how many bytes were handed out, and why there are no more.
+// progress returns how many bytes were handed out, and why there are no more, if that is a failure.
 func (r *Reader) progress() (int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if errors.Is(r.x.err, errDone) {
+		return r.taken, nil
+	}
 	return r.taken, r.x.err
 }
 
