@@ -299,7 +299,7 @@ func TestPlan(t *testing.T) {
 			got = append(got, strings.TrimSpace(name))
 		}
 	}
-	want := []string{"build vmrun", "build hca", "build conformance.test", "build umad.test", "build rdmacm.test", "build gcc", "build rdmacore-flat", "build control.test", "build cm.test",
+	want := []string{"build vmrun", "build hca", "build conformance.test", "build umad.test", "build s3rdma.test", "build rdmacm.test", "build gcc", "build rdmacore-flat", "build control.test", "build cm.test",
 		"mlx5/roce", "mlx5/ib", "mlx5/wq-5.10", "flat/clock", "personalities/4711-roce-control", "personalities/4711-ib-control", "personalities/4711-roce", "personalities/4711-ib"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the plan is\n%q, want\n%q", got, want)

@@ -10,8 +10,7 @@ import (
 )
 
 // modules are the folders of the modules. Programs that import the library get the first one alone.
-var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, efaModule, suitesModule, releaseModule, "test/valkey", "test/websocket"}
-var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, suitesModule, releaseModule, "test/s3sdk", "test/valkey", "test/websocket"}
+var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, efaModule, suitesModule, releaseModule, "test/s3sdk", "test/valkey", "test/websocket"}
 
 const (
 	efaModule     = "test/efa"     // the model of an EFA card, which imports the PCI server of test/hca
@@ -292,15 +291,15 @@ func (c *config) suites() []suite {
 // run alone and the check, so that the processors have something to do until the end.
 var groups = map[string][]string{
 	"test": {"check", "rxe/interop", "unit/goverbs", "rxe/cm", "mlx5/ib", "unit/suites", "rxe/verbs", "siw/mixed", "soft/cm", "soft/auto", "soft/sockets", "soft/write", "soft/rsocket",
-		"rxe/bare", "soft/valkey", "unit/valkey", "unit/vmrun", "unit/grpc", "unit/hca", "unit/efa", "unit/websocket", "unit/release"},
-	"testall": {"sidebyside/rxe", "mlx5/roce", "mlx5ip", "perf/perftest", "siw/verbs", "race/library", "softrxe/cm", "hosts", "staticcheck", "softrxe/walk", "fabric/switches",
+		"rxe/bare", "soft/valkey", "soft/s3rdma", "unit/valkey", "unit/vmrun", "unit/grpc", "unit/hca", "unit/efa", "unit/websocket", "unit/release"},
+	"testall": {"sidebyside/rxe", "mlx5/roce", "mlx5ip", "perf/perftest", "s3/sdk", "siw/verbs", "race/library", "softrxe/cm", "hosts", "staticcheck", "softrxe/walk", "fabric/switches",
 		"cross/vet-arm64", "softrxe/verbs", "race/suites", "cards/random-ib", "cards/ece", "cards/random-roce", "control/programs", "efa/model", "fabric/diags", "soft/losswrite", "fabric/xdr", "fabric/partitions", "flat",
 		"cards/random-roce-control", "costs", "hotpaths", "fabric/cards", "traffic", "fabric/events", "rxe/one", "fabric/ibsim", "cross/build-windows-amd64", "rxe/latest", "abi", "benchonce",
 		"cross/vet-arm64-suites", "cross/vet-arm64-hca", "size"},
 	"testlong": {"sidebyside/mlx5", "cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc", "perf/newest", "perf/card",
 		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/load", "rxe/packages", "rxe/write", "soft/strangers", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "release", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/dpdk-receive", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
-		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "probes/hosts", "probes/soft", "exporter", "race/efa", "efa/newest", "efa/6.12", "efa/first", "efa/batch", "efa/read", "efa/hosts", "efa/libfabric"},
+		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "probes/hosts", "probes/soft", "exporter", "s3/large", "s3/cost", "s3/versity", "race/efa", "efa/newest", "efa/6.12", "efa/first", "efa/batch", "efa/read", "efa/hosts", "efa/libfabric"},
 }
 
 // errSuite is the error of a name that no suite has.
