@@ -6,7 +6,7 @@
 // # Mappings
 //
 // A [Region] is one mmap: of a character device ([Map]), or of fresh memory outside the Go heap
-// ([MapAnonymous]). The garbage collector neither moves nor frees it while a device still writes to
+// ([MapAnonymous], [MapHeap]). The garbage collector neither moves nor frees it while a device still writes to
 // it. A device in the same process may have its rings in Go memory instead ([GoMemory]), or in memory
 // that neither side unmaps ([Borrow]).
 //

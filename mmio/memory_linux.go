@@ -3,6 +3,7 @@ package mmio
 import (
 	"fmt"
 	"math/bits"
+	"os"
 	"syscall"
 	"unsafe"
 
@@ -45,4 +46,19 @@ func prefer(mem []byte, node int) error {
 		return errno
 	}
 	return nil
+}
+
+// allocHeap returns the descriptor of a new dma-buf of a heap.
+func allocHeap(heap *os.File, size int) (uintptr, error) {
+	ask := struct { // struct dma_heap_allocation_data (linux/dma-heap.h)
+		length  uint64
+		fd      uint32
+		fdFlags uint32
+		flags   uint64
+	}{length: uint64(size), fdFlags: unix.O_RDWR | unix.O_CLOEXEC}
+	const alloc = 0xc0184800 // DMA_HEAP_IOCTL_ALLOC
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, heap.Fd(), alloc, uintptr(unsafe.Pointer(&ask))); errno != 0 {
+		return 0, errno
+	}
+	return uintptr(ask.fd), nil
 }

@@ -24,7 +24,7 @@ type Region struct {
 	n   int    // the requested number of bytes, at most len(mem)
 
 	borrowed bool // Close and Retire leave the memory alone
-	owner    any  // what frees the memory once it is garbage collected, if it is borrowed or was retired with another; else nil
+	owner    any  // what frees the memory once it is garbage collected, if it is borrowed or was retired with another; the dma-buf of MapHeap; else nil
 }
 
 // Map maps size bytes of f, starting at offset, shared and for reading and writing. For the rings
@@ -235,6 +235,9 @@ func (r *Region) Close() error {
 	}
 	if err := munmap(mem); err != nil {
 		return fmt.Errorf("mmio: unmap %d bytes: %w", len(mem), err)
+	}
+	if f, ok := r.owner.(*os.File); ok {
+		return f.Close()
 	}
 	return nil
 }

@@ -24,6 +24,10 @@ type BufferOptions struct {
 	// NUMANode is the preferred node of the memory, ideally that of the device. By default the
 	// kernel uses memory near the CPU that writes to it first.
 	NUMANode *int
+	// Heap is the name of a dma-buf heap, in /dev/dma_heap, that the memory comes from: "system_cc_shared" has
+	// memory that a confidential VM shares with its devices. [PD.RegMR] registers it as [PD.RegDMABuf] does,
+	// with the same rights and needs, at its own address. It excludes the other options, and [MR.Rereg].
+	Heap string
 }
 
 // defaultHugePage is a size of huge pages that every amd64 and arm64 machine supports.
@@ -37,9 +41,10 @@ type Buffer struct {
 	region *mmio.Region
 	size   int
 	mrs    int
+	heap   *os.File // the dma-buf of memory of a heap, or nil
 }
 
-// AllocBuffer returns a buffer of size bytes. It fails with ENOMEM if there are too few free
+// AllocBuffer returns a buffer of size bytes (ibv_alloc_buf). It fails with ENOMEM if there are too few free
 // huge pages; the error says how many there are.
 func AllocBuffer(size int, o BufferOptions) (*Buffer, error) {
 	const op = "AllocBuffer"
@@ -48,7 +53,9 @@ func AllocBuffer(size int, o BufferOptions) (*Buffer, error) {
 	}
 	var region *mmio.Region
 	var err error
-	if o.HugePages || o.HugePageSize != 0 {
+	if o.Heap != "" {
+		region, err = mapHeap(op, size, &o)
+	} else if o.HugePages || o.HugePageSize != 0 {
 		region, err = mapHuge(op, size, cmp.Or(o.HugePageSize, defaultHugePage))
 	} else if region, err = mmio.MapAnonymous(size, false); err != nil {
 		err = fmt.Errorf("uverbs: %s: %w", op, err)
@@ -61,7 +68,7 @@ func AllocBuffer(size int, o BufferOptions) (*Buffer, error) {
 			return nil, errors.Join(err, region.Close())
 		}
 	}
-	return &Buffer{region: region, size: size}, nil
+	return &Buffer{region: region, size: size, heap: region.DMABuf()}, nil
 }
 
 // sysHugePages and sysNodes are the sysfs directories of huge page sizes and NUMA nodes.
@@ -69,6 +76,23 @@ const (
 	sysHugePages = "/sys/kernel/mm/hugepages"
 	sysNodes     = "/sys/devices/system/node"
 )
+
+// mapHeap maps memory of a dma-buf heap.
+func mapHeap(op string, size int, o *BufferOptions) (*mmio.Region, error) {
+	if o.HugePages || o.HugePageSize != 0 || o.NUMANode != nil {
+		return nil, argErr(op, "Heap", o.Heap, "none with HugePages, HugePageSize or NUMANode")
+	}
+	region, err := mmio.MapHeap(o.Heap, size)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, argErr(op, "Heap", o.Heap, "the heaps of this machine: %s", strings.Join(mmio.Heaps(), ", "))
+	case errors.Is(err, errors.ErrUnsupported):
+		return nil, &FeatureError{Feature: "memory of dma-buf heaps", Err: err}
+	case err != nil:
+		return nil, fmt.Errorf("uverbs: %s: %w", op, err)
+	}
+	return region, nil
+}
 
 // mapHuge maps memory of huge pages.
 func mapHuge(op string, size, pageSize int) (*mmio.Region, error) {
@@ -165,7 +189,7 @@ func (b *Buffer) release() {
 	b.mu.Unlock()
 }
 
-// Close frees the memory. It fails with EBUSY while an MR covers the buffer.
+// Close frees the memory (ibv_free_buf). It fails with EBUSY while an MR covers the buffer.
 func (b *Buffer) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

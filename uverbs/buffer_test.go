@@ -19,6 +19,13 @@ func TestBufferOptionsRefused(t *testing.T) {
 			t.Errorf("%+v: %v, want an ArgError about %s", o, err, field)
 		}
 	}
+	for _, o := range []BufferOptions{{HugePages: true}, {HugePageSize: 2 << 20}, {NUMANode: new(0)}} {
+		var arg *ArgError
+		o.Heap = "system"
+		if _, err := AllocBuffer(1, o); !errors.As(err, &arg) || arg.Field != "Heap" {
+			t.Errorf("%+v: %v, want an ArgError about Heap", o, err)
+		}
+	}
 	if _, err := AllocBuffer(1, BufferOptions{HugePageSize: -1}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("negative page size: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
@@ -66,6 +67,54 @@ func TestMlx5DataDirect(t *testing.T) {
 	if calls := k.took(); len(calls) != 0 {
 		t.Errorf("the kernel got %v", calls)
 	}
+}
+
+// TestMlx5HeapBuffer: the kernel gets a buffer of a heap as a dma-buf, at its own address, which a refusal leaves
+// free. A file of memory is the heap's.
+func TestMlx5HeapBuffer(t *testing.T) {
+	d, k, err := openFakeMlx5(t, func([]byte) {})
+	must(t, err)
+	f, page := dmabufFile(t), os.Getpagesize()
+	buf := &Buffer{region: value(mmio.Map(f, 0, 3*page-1))(t), size: 3*page - 1, heap: f}
+	pd := value(d.AllocPD())(t)
+	mr := value(pd.RegMR(buf, MROptions{Offset: page + 8, Access: AccessLocalWrite}))(t)
+	c, at := k.last("REG_DMABUF_MR"), addrOf(buf.Bytes())+uint64(page)+8
+	for attr, want := range map[uint16]uint64{
+		abi.UVERBS_ATTR_REG_DMABUF_MR_OFFSET: uint64(page) + 8, abi.UVERBS_ATTR_REG_DMABUF_MR_LENGTH: 2*uint64(page) - 9,
+		abi.UVERBS_ATTR_REG_DMABUF_MR_IOVA: at, abi.UVERBS_ATTR_REG_DMABUF_MR_FD: uint64(f.Fd()), abi.UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS: uint64(AccessLocalWrite),
+	} {
+		if got := c.attr(attr).Data; got != want {
+			t.Errorf("attribute %d is %#x, want %#x", attr, got, want)
+		}
+	}
+	if mr.Addr() != at || &mr.Bytes()[0] != &buf.Bytes()[page+8] {
+		t.Errorf("the region is at %#x, want %#x", mr.Addr(), at)
+	}
+	k.took()
+	other := value(AllocBuffer(page, BufferOptions{}))(t)
+	plain := value(pd.RegMR(other, MROptions{}))(t)
+	k.took()
+	for field, call := range map[string]func() error{
+		"access": func() error { _, err := pd.RegMR(buf, MROptions{Access: AccessZeroBased}); return err },
+		"Length": func() error { _, err := pd.RegMR(buf, MROptions{Length: 3 * page}); return err },
+		"Buffer": func() error { return plain.Rereg(ReregOptions{Buffer: buf}) },
+	} {
+		var arg *ArgError
+		if err := call(); !errors.As(err, &arg) || arg.Field != field {
+			t.Errorf("%v, want an ArgError about %s", err, field)
+		}
+	}
+	var arg *ArgError
+	if err := mr.Rereg(ReregOptions{Access: new(AccessLocalWrite)}); !errors.As(err, &arg) || arg.Field != "Buffer" {
+		t.Errorf("Rereg of memory of a heap: %v, want an ArgError about Buffer", err)
+	}
+	if calls := k.took(); len(calls) != 0 {
+		t.Errorf("the kernel got %v", calls)
+	}
+	if err := buf.Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("closing a registered buffer: %v, want EBUSY", err)
+	}
+	must(t, mr.Close(), buf.Close(), plain.Close(), other.Close())
 }
 
 // TestMlx5DataDirectLacks: an error says what does not have the option. Of the kernel's reasons for EINVAL

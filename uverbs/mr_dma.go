@@ -49,26 +49,30 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 	if err = o.checkDataDirect(op, s.iova); err != nil {
 		return nil, err
 	}
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return nil, fmt.Errorf("uverbs: %s: %w", op, err)
-	}
 	mr := &MR{}
-	if err := mr.use(p, o.DMAH); err != nil {
-		return nil, err
-	}
-	var regErr error
-	// Control keeps the descriptor open, so that its number is not reused.
-	if err = raw.Control(func(fd uintptr) { regErr = mr.registerDMABuf(p, s, o.DMAH, int(fd)) }); err == nil {
-		err = regErr
-	} else {
-		err = fmt.Errorf("uverbs: %s: %w", op, os.ErrClosed)
-	}
-	if err != nil {
-		mr.removeParents()
+	if err = mr.registerFile(p, s, o.DMAH, f); err != nil {
 		return nil, err
 	}
 	return mr, mr.markCreated(mr)
+}
+
+// registerFile registers the dma-buf of a file.
+func (m *MR) registerFile(p *PD, s *region, h *DMAH, f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("uverbs: RegDMABuf: %w", err)
+	}
+	if err = m.use(p, h); err != nil {
+		return err
+	}
+	// Control keeps the descriptor open, so that its number is not reused.
+	if raw.Control(func(fd uintptr) { err = m.registerDMABuf(p, s, h, int(fd)) }) != nil {
+		err = fmt.Errorf("uverbs: RegDMABuf: %w", os.ErrClosed)
+	}
+	if err != nil {
+		m.removeParents()
+	}
+	return err
 }
 
 // registerDMABuf registers the dma-buf of a descriptor.

@@ -67,15 +67,19 @@ func (o *MROptions) iova(op string, start, length uint64) (uint64, error) {
 	return iova, nil
 }
 
-// RegMR registers a buffer or a part of it (ibv_reg_mr, ibv_reg_mr_iova,
-// ibv_reg_mr_iova2). The buffer cannot be closed before the MR. It fails with ENOMEM if the memory would
+// RegMR registers a buffer or a part of it (ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2,
+// ibv_reg_buf_mr). The buffer cannot be closed before the MR. It fails with ENOMEM if the memory would
 // exceed RLIMIT_MEMLOCK; the error has the limit, its current use and how to raise it.
 func (p *PD) RegMR(buf *Buffer, o MROptions) (*MR, error) {
 	const op = "RegMR"
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
-	if err := p.dev.checkAccess(op, o.Access, accessMR); err != nil {
+	allowed := accessMR
+	if buf != nil && buf.heap != nil {
+		allowed = accessDMABuf
+	}
+	if err := p.dev.checkAccess(op, o.Access, allowed); err != nil {
 		return nil, err
 	}
 	mr := &MR{}
@@ -107,6 +111,9 @@ func (o *MROptions) region(op string, buf *Buffer, s *region) error {
 	if s.offset, length, err = o.part(op, len(mem)); err == nil {
 		s.start, s.length = addrOf(mem)+uint64(s.offset), uint64(length)
 		s.iova, err = o.iova(op, s.start, s.length)
+	}
+	if buf.heap != nil {
+		s.start = uint64(s.offset)
 	}
 	if err != nil {
 		buf.release()
@@ -154,6 +161,9 @@ func (m *MR) use(p *PD, h *DMAH) error {
 // handle, which only the ioctl method takes: in Linux 7.2 that method leaves an MR of rxe with
 // address and length 0, which no request can use.
 func (m *MR) register(p *PD, s *region, h *DMAH) error {
+	if s.buf != nil && s.buf.heap != nil {
+		return m.registerFile(p, s, h, s.buf.heap)
+	}
 	if err := m.use(p, h); err != nil {
 		return err
 	}
@@ -378,6 +388,9 @@ func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 		return nil, nil, argErr(op, "MR", "imported", "an MR that this process registered")
 	}
 	s := m.mem
+	if o.Buffer != nil && o.Buffer.heap != nil || s.buf != nil && s.buf.heap != nil {
+		return nil, nil, argErr(op, "Buffer", "of a heap", "a buffer without BufferOptions.Heap, new and old")
+	}
 	req := &abi.ReregMR{MRHandle: m.handle}
 	if o.Access != nil {
 		s.access = *o.Access
