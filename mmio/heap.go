@@ -39,7 +39,7 @@ func MapHeap(name string, size int) (*Region, error) {
 	}
 	heaps := Heaps()
 	if len(heaps) == 0 {
-		return nil, fmt.Errorf("mmio: dma-buf heap %q: %s has none (kernel without CONFIG_DMABUF_HEAPS, or a container without the files): %w",
+		return nil, fmt.Errorf("mmio: dma-buf heap %q: there is none in %s (kernel without CONFIG_DMABUF_HEAPS, or container without the files): %w",
 			name, heapDir, errors.ErrUnsupported)
 	}
 	if !slices.Contains(heaps, name) { // also a path out of the directory
