@@ -41,7 +41,9 @@ func refusing(errno unix.Errno) fakeKernel {
 
 // deviceCalls has every function that concerns a device.
 var deviceCalls = map[string]func(*client, Device) error{
-	"resources":  func(c *client, d Device) error { return second(c.resources(d, ListOptions{})) },
+	"resources": func(c *client, d Device) error {
+		return second(c.resources(d, ListOptions{}, abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR))
+	},
 	"QPs":        func(c *client, d Device) error { return second(list(c, d, qps)) },
 	"QP":         func(c *client, d Device) error { return second(one(c, d, qps, 1, 17)) },
 	"contexts":   func(c *client, d Device) error { return second(list(c, d, contexts)) },

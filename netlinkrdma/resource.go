@@ -23,7 +23,15 @@ type ResourceCounts struct {
 // Resources returns how many objects a device has, as "rdma resource show DEV" does. dev must come
 // from [Devices] or [DeviceByName]. The error matches [fs.ErrNotExist] if the device no longer
 // exists or was renamed.
-func Resources(dev Device, o ListOptions) (ResourceCounts, error) { return system.resources(dev, o) }
+func Resources(dev Device, o ListOptions) (ResourceCounts, error) {
+	return system.resources(dev, o, abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR)
+}
+
+// ResourceLimits returns how many objects of each kind a device can have, and 0 where the kernel does not tell. It
+// tells no limits before Linux 7.3. Errors are those of [Resources].
+func ResourceLimits(dev Device) (ResourceCounts, error) {
+	return system.resources(dev, ListOptions{}, abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_MAX)
+}
 
 // ListOptions says which objects a list has. It is a plain value.
 type ListOptions struct {
@@ -94,22 +102,22 @@ func SRQs(dev Device) ([]SRQ, error) { return list(system, dev, srqs) }
 // exist. Linux 5.13.
 func SRQByID(dev Device, id uint32) (SRQ, error) { return one(system, dev, srqs, 0, id) }
 
-func (c *client) resources(dev Device, o ListOptions) (ResourceCounts, error) {
+func (c *client) resources(dev Device, o ListOptions, attr int) (ResourceCounts, error) {
 	var counts ResourceCounts
 	err := c.run(command{op: "count resources of", dev: dev}, func(s *session, index uint32) error {
 		b, err := s.get(abi.RDMA_NLDEV_CMD_RES_GET, append(o.attrs(), u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index))...)
 		if err != nil {
 			return err
 		}
-		counts, err = decodeCounts(b)
+		counts, err = decodeCounts(b, attr)
 		return err
 	})
 	return counts, err
 }
 
 // decodeCounts decodes a reply to RDMA_NLDEV_CMD_RES_GET (fill_res_info in the
-// kernel's nldev.c).
-func decodeCounts(b []byte) (ResourceCounts, error) {
+// kernel's nldev.c): the attribute of each kind, which is CURR, that all have, or MAX.
+func decodeCounts(b []byte, attr int) (ResourceCounts, error) {
 	var counts ResourceCounts
 	names := map[string]*uint64{
 		"qp": &counts.QPs, "cq": &counts.CQs, "mr": &counts.MRs, "pd": &counts.PDs,
@@ -119,7 +127,7 @@ func decodeCounts(b []byte) (ResourceCounts, error) {
 	m.need(abi.RDMA_NLDEV_ATTR_RES_SUMMARY)
 	for e := range m.entries(abi.RDMA_NLDEV_ATTR_RES_SUMMARY, abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY) {
 		e.need(abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME, abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR)
-		n := e.u64(abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR)
+		n := e.u64(attr)
 		if p := names[cString(e.attrs[abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME])]; p != nil {
 			*p = n
 		}

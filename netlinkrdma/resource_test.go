@@ -2,6 +2,7 @@ package netlinkrdma
 
 import (
 	"embed"
+	"encoding/binary"
 	"encoding/hex"
 	"io/fs"
 	"net/netip"
@@ -52,7 +53,7 @@ var tables = map[string]func([]byte) (any, error){
 		pd := pds.decode(m)
 		return pd, m.err
 	},
-	"counts":   func(b []byte) (any, error) { return decodeCounts(b) },
+	"counts":   func(b []byte) (any, error) { return decodeCounts(b, abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR) },
 	"mode":     func(b []byte) (any, error) { return decodeCounterSetting(b) },
 	"settings": func(b []byte) (any, error) { return decodeSettings(b) },
 	"status":   func(b []byte) (any, error) { return decodeCounterStatus(b) },
@@ -209,6 +210,20 @@ func TestDecodeRecorded(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(CounterStatus{}), comparePorts); diff != "" {
 			t.Errorf("%s: %s", tt.name, diff)
+		}
+	}
+	// What Linux 7.2 said, with a limit behind one of the kinds, as its successor appends it; and without.
+	b := recorded(t, "counts_7.2")[0]
+	if got, err := decodeCounts(b, abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_MAX); err != nil || got != (ResourceCounts{}) {
+		t.Errorf("the limits of Linux 7.2: %+v, %v, want none", got, err)
+	}
+	u64 := func(typ int, n uint64) []byte { return nla(typ, binary.NativeEndian.AppendUint64(nil, n)) }
+	entry := slices.Concat(nla(abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME, []byte("qp\x00")),
+		u64(abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR, 7), u64(abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_MAX, 1<<40))
+	b = nla(abi.RDMA_NLDEV_ATTR_RES_SUMMARY, nla(abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY, entry))
+	for attr, want := range map[int]uint64{abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR: 7, abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_MAX: 1 << 40} {
+		if got, err := decodeCounts(b, attr); err != nil || got != (ResourceCounts{QPs: want}) {
+			t.Errorf("attribute %d: %+v, %v, want %d QPs", attr, got, err, want)
 		}
 	}
 	var types []EventType

@@ -26,6 +26,7 @@ func TestPrintRes(t *testing.T) {
 	r := resReport{
 		Device:   "rxe0",
 		Counts:   resCounts{Contexts: 1, PDs: 2, MRs: 2, CQs: 1, SRQs: 1, QPs: 2, CMIDs: 1},
+		Limits:   &resCounts{PDs: 32768, QPs: 65536},
 		Contexts: []contextRow{{0, process}},
 		PDs:      []pdRow{{ID: 0, Users: 1, ownerRow: ownerRow{Kernel: "ib_core"}}, {ID: 1, Users: 2, ownerRow: process}},
 		MRs:      []mrRow{{ID: 0, Length: 4096, LKey: &key, RKey: &key, PD: 1, ownerRow: process}, {ID: 1, Length: 8192, PD: 1}},
@@ -47,6 +48,7 @@ func TestPrintRes(t *testing.T) {
 	for _, want := range []string{
 		"device: rxe0",
 		"1 contexts, 2 PDs, 2 MRs, 1 CQs, 1 SRQs, 2 QPs, 1 CM IDs",
+		"at most 32768 PDs, 65536 QPs",
 		"0 1 [ib_core]",
 		"0 4096 0x308 0x308 1 prog (94)",
 		"1 8192 - - 1 -",

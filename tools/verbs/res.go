@@ -20,6 +20,7 @@ import (
 type resReport struct {
 	Device   string       `json:"device"`
 	Counts   resCounts    `json:"counts"`
+	Limits   *resCounts   `json:"limits,omitempty"`
 	Contexts []contextRow `json:"contexts" res:"ctx"`
 	PDs      []pdRow      `json:"pds" res:"pd"`
 	MRs      []mrRow      `json:"mrs" res:"mr"`
@@ -39,6 +40,11 @@ type resCounts struct {
 	SRQs     uint64 `json:"srqs"`
 	QPs      uint64 `json:"qps"`
 	CMIDs    uint64 `json:"cm_ids"`
+}
+
+// countsOf returns the numbers in the order of the report.
+func countsOf(n netlinkrdma.ResourceCounts) resCounts {
+	return resCounts{n.Contexts, n.PDs, n.MRs, n.CQs, n.SRQs, n.QPs, n.CMIDs}
 }
 
 // ownerRow is the owner of an object: a process, or a module of the kernel.
@@ -324,7 +330,14 @@ func collectRes(dev netlinkrdma.Device, q *resQuery) (resReport, error) {
 	if err != nil {
 		return c.resReport, err
 	}
-	c.Counts = resCounts{counts.Contexts, counts.PDs, counts.MRs, counts.CQs, counts.SRQs, counts.QPs, counts.CMIDs}
+	c.Counts = countsOf(counts)
+	limits, err := netlinkrdma.ResourceLimits(dev)
+	if err != nil {
+		return c.resReport, err
+	}
+	if limits != (netlinkrdma.ResourceCounts{}) {
+		c.Limits = new(countsOf(limits))
+	}
 	c.Contexts = rows(c, "ctx", netlinkrdma.Contexts, func(c netlinkrdma.Context) contextRow {
 		return contextRow{c.ID, ownerOf(c.Owner)}
 	})

@@ -49,11 +49,23 @@ func (r *resReport) printRaw(w io.Writer) {
 	})
 }
 
+// text lists the numbers that are not below least.
+func (c resCounts) text(least uint64) string {
+	var list []string
+	for i, name := range []string{"contexts", "PDs", "MRs", "CQs", "SRQs", "QPs", "CM IDs"} {
+		if n := reflect.ValueOf(c).Field(i).Uint(); n >= least {
+			list = append(list, fmt.Sprint(n, " ", name))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
 // print writes a table for each kind of object, with details on request, and the dumps.
 func (r resReport) print(w io.Writer, withDetails bool) error {
-	c := r.Counts
-	fmt.Fprintf(w, "device: %s\n", r.Device)
-	fmt.Fprintf(w, "  %d contexts, %d PDs, %d MRs, %d CQs, %d SRQs, %d QPs, %d CM IDs\n", c.Contexts, c.PDs, c.MRs, c.CQs, c.SRQs, c.QPs, c.CMIDs)
+	fmt.Fprintf(w, "device: %s\n  %s\n", r.Device, r.Counts.text(0))
+	if r.Limits != nil {
+		fmt.Fprintf(w, "  at most %s\n", r.Limits.text(1))
+	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	table := func(list any, head string, line func(i int) []any) {
 		rows := reflect.ValueOf(list)
