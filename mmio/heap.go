@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 )
 
 // heapDir has a device file for each dma-buf heap. Tests replace it.
@@ -34,9 +32,6 @@ func Heaps() []string {
 // The error matches [errors.ErrUnsupported] if there is no heap at all, and [os.ErrNotExist] if there is none
 // with this name.
 func MapHeap(name string, size int) (*Region, error) {
-	if size <= 0 {
-		return nil, fmt.Errorf("mmio: dma-buf heap %q: size: got %d, must be positive: %w", name, size, syscall.EINVAL)
-	}
 	heaps := Heaps()
 	if len(heaps) == 0 {
 		return nil, fmt.Errorf("mmio: dma-buf heap %q: there is none in %s (kernel without CONFIG_DMABUF_HEAPS, or container without the files): %w",
@@ -45,19 +40,16 @@ func MapHeap(name string, size int) (*Region, error) {
 	if !slices.Contains(heaps, name) { // also a path out of the directory
 		return nil, fmt.Errorf("mmio: dma-buf heap: got %q, must be one of %s: %w", name, strings.Join(heaps, ", "), os.ErrNotExist)
 	}
-	heap, err := os.OpenFile(filepath.Join(heapDir, name), os.O_RDWR, 0)
+	path := heapDir + "/" + name
+	fd, err := allocHeap(path, size)
 	if err != nil {
-		return nil, fmt.Errorf("mmio: dma-buf heap: %w", err)
+		return nil, fmt.Errorf("mmio: %d bytes of %s: %w", size, path, err)
 	}
-	defer heap.Close()
-	fd, err := allocHeap(heap, size)
+	f := os.NewFile(fd, path)
+	r, err := MapDescriptor(fd, path, 0, size, true)
 	if err != nil {
-		return nil, fmt.Errorf("mmio: %d bytes of %s: %w", size, heap.Name(), err)
-	}
-	f := os.NewFile(fd, heap.Name())
-	r, err := Map(f, 0, size)
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		f.Close()
+		return nil, err
 	}
 	r.owner = f
 	return r, nil

@@ -3,7 +3,6 @@ package mmio
 import (
 	"fmt"
 	"math/bits"
-	"os"
 	"syscall"
 	"unsafe"
 
@@ -49,7 +48,12 @@ func prefer(mem []byte, node int) error {
 }
 
 // allocHeap returns the descriptor of a new dma-buf of a heap.
-func allocHeap(heap *os.File, size int) (uintptr, error) {
+func allocHeap(path string, size int) (uintptr, error) {
+	heap, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(heap)
 	ask := struct { // struct dma_heap_allocation_data (linux/dma-heap.h)
 		length  uint64
 		fd      uint32
@@ -57,7 +61,7 @@ func allocHeap(heap *os.File, size int) (uintptr, error) {
 		flags   uint64
 	}{length: uint64(size), fdFlags: unix.O_RDWR | unix.O_CLOEXEC}
 	const alloc = 0xc0184800 // DMA_HEAP_IOCTL_ALLOC
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, heap.Fd(), alloc, uintptr(unsafe.Pointer(&ask))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(heap), alloc, uintptr(unsafe.Pointer(&ask))); errno != 0 {
 		return 0, errno
 	}
 	return uintptr(ask.fd), nil

@@ -5,7 +5,6 @@ package mmio
 import (
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 )
 
@@ -22,7 +21,7 @@ func mapShared(uintptr, uint64, int, bool) ([]byte, error) { return nil, errLinu
 func mapHuge(int, int) ([]byte, error) { return nil, errLinuxOnly }
 
 // allocHeap fails.
-func allocHeap(*os.File, int) (uintptr, error) { return 0, errLinuxOnly }
+func allocHeap(string, int) (uintptr, error) { return 0, errLinuxOnly }
 
 // prefer fails as on a kernel without NUMA.
 func prefer([]byte, int) error { return syscall.ENOSYS }

@@ -28,7 +28,7 @@ func Resources(dev Device, o ListOptions) (ResourceCounts, error) {
 }
 
 // ResourceLimits returns how many objects of each kind a device can have, and 0 where the kernel does not tell. It
-// tells no limits before Linux 7.3. Errors are those of [Resources].
+// tells no limits before Linux 7.3. It fails as [Resources] does.
 func ResourceLimits(dev Device) (ResourceCounts, error) {
 	return system.resources(dev, ListOptions{}, abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_MAX)
 }

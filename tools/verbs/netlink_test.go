@@ -48,7 +48,7 @@ func TestPrintRes(t *testing.T) {
 	for _, want := range []string{
 		"device: rxe0",
 		"1 contexts, 2 PDs, 2 MRs, 1 CQs, 1 SRQs, 2 QPs, 1 CM IDs",
-		"at most 32768 PDs, 65536 QPs",
+		"at most 0 contexts, 32768 PDs, 0 MRs, 0 CQs, 0 SRQs, 65536 QPs, 0 CM IDs (0: not known)",
 		"0 1 [ib_core]",
 		"0 4096 0x308 0x308 1 prog (94)",
 		"1 8192 - - 1 -",

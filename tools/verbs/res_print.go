@@ -49,22 +49,16 @@ func (r *resReport) printRaw(w io.Writer) {
 	})
 }
 
-// text lists the numbers that are not below least.
-func (c resCounts) text(least uint64) string {
-	var list []string
-	for i, name := range []string{"contexts", "PDs", "MRs", "CQs", "SRQs", "QPs", "CM IDs"} {
-		if n := reflect.ValueOf(c).Field(i).Uint(); n >= least {
-			list = append(list, fmt.Sprint(n, " ", name))
-		}
-	}
-	return strings.Join(list, ", ")
+// String lists the numbers.
+func (c resCounts) String() string {
+	return fmt.Sprintf("%d contexts, %d PDs, %d MRs, %d CQs, %d SRQs, %d QPs, %d CM IDs", c.Contexts, c.PDs, c.MRs, c.CQs, c.SRQs, c.QPs, c.CMIDs)
 }
 
 // print writes a table for each kind of object, with details on request, and the dumps.
 func (r resReport) print(w io.Writer, withDetails bool) error {
-	fmt.Fprintf(w, "device: %s\n  %s\n", r.Device, r.Counts.text(0))
+	fmt.Fprintf(w, "device: %s\n  %s\n", r.Device, r.Counts)
 	if r.Limits != nil {
-		fmt.Fprintf(w, "  at most %s\n", r.Limits.text(1))
+		fmt.Fprintf(w, "  at most %s (0: not known)\n", *r.Limits)
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	table := func(list any, head string, line func(i int) []any) {
