@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -85,9 +84,6 @@ func checkPicture(flag, file string) error {
 	return nil
 }
 
-// maxReport is the maximum size of a report's file, in bytes.
-const maxReport = 256 << 20
-
 // readReport reads the file of a report.
 func readReport(name string) (*perf.Report, error) {
 	f, err := os.Open(name)
@@ -95,7 +91,7 @@ func readReport(name string) (*perf.Report, error) {
 		return nil, err
 	}
 	defer f.Close()
-	r, err := perf.ReadReport(io.LimitReader(f, maxReport))
+	r, err := perf.ReadReport(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

@@ -30,11 +30,11 @@ func Explain(text []byte, err error, fields ...string) error {
 		default:
 			value = "a " + value
 		}
-		return fmt.Errorf("%s is %s, allowed: %s", cmp.Or(typ.Field, "it"), value, kind(typ.Type))
+		return fmt.Errorf("%s is %.40s, allowed: %s", cmp.Or(typ.Field, "it"), value, kind(typ.Type))
 	case isUnknown:
-		return fmt.Errorf("there is no field %s, allowed: %s", unknown, strings.Join(fields, ", "))
+		return fmt.Errorf("there is no field %.64s, allowed: %s", unknown, strings.Join(fields, ", "))
 	case errors.As(err, &date):
-		return fmt.Errorf("%q is no time, allowed: one such as 2026-11-30T10:00:00Z", strings.Trim(date.Value, `"`))
+		return fmt.Errorf("%.40q is no time, allowed: one such as 2026-11-30T10:00:00Z", strings.Trim(date.Value, `"`))
 	case len(bytes.TrimSpace(text)) == 0:
 		return errors.New("it is empty")
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &syntax) && strings.HasPrefix(syntax.Error(), "unexpected end"):

@@ -20,14 +20,15 @@ func TestExplain(t *testing.T) {
 		`[]`:                      "it is an array, allowed: an object",
 		`{"n": "1"}`:              "n is a string, allowed: a whole number",
 		`{"n": 1.5}`:              "n is 1.5, allowed: a whole number",
-		`{"u": -1}`:               "u is -1, allowed: a whole number from 0 to 65535",
-		`{"f": true}`:             "f is a bool, allowed: a number",
-		`{"b": 1}`:                "b is a number, allowed: true, false",
-		`{"s": {}}`:               "s is an object, allowed: a string",
-		`{"l": 1}`:                "l is a number, allowed: an array",
-		`{"in": 1}`:               "in is a number, allowed: an object",
-		`{"t": "yesterday"}`:      `"yesterday" is no time, allowed: one such as 2026-11-30T10:00:00Z`,
-		`{"x": 1}`:                `there is no field "x", allowed: n, u`,
+		`{"n": ` + strings.Repeat("9", 1000) + `}`: "n is " + strings.Repeat("9", 40) + ", allowed: a whole number",
+		`{"u": -1}`:          "u is -1, allowed: a whole number from 0 to 65535",
+		`{"f": true}`:        "f is a bool, allowed: a number",
+		`{"b": 1}`:           "b is a number, allowed: true, false",
+		`{"s": {}}`:          "s is an object, allowed: a string",
+		`{"l": 1}`:           "l is a number, allowed: an array",
+		`{"in": 1}`:          "in is a number, allowed: an object",
+		`{"t": "yesterday"}`: `"yesterday" is no time, allowed: one such as 2026-11-30T10:00:00Z`,
+		`{"x": 1}`:           `there is no field "x", allowed: n, u`,
 	} {
 		d := json.NewDecoder(bytes.NewReader([]byte(text)))
 		d.DisallowUnknownFields()

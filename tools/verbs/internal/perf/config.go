@@ -46,6 +46,7 @@ const (
 const (
 	DefaultSizeLat    = 2
 	DefaultSizeBW     = 65536
+	MaxSizes          = 64 // of a test
 	DefaultIterations = 1000
 	DefaultWriteBW    = 5000 // iterations of write-bw
 	DefaultDepth      = 128  // of bandwidth tests; those of latency have 1
@@ -252,8 +253,8 @@ func (c *Config) validateOp() error {
 		return field("type", "dc", "rc, ud, as the connection manager (--cm) connects nothing for type dc")
 	case c.Type == UC && c.CM:
 		return field("type", "uc", "rc, ud, as the connection manager (--cm) has no connections of type uc")
-	case len(c.Sizes) == 0 || len(c.Sizes) > 64:
-		return fmt.Errorf("--size has %d sizes, allowed: 1 to 64", len(c.Sizes))
+	case len(c.Sizes) == 0 || len(c.Sizes) > MaxSizes:
+		return fmt.Errorf("--size has %d sizes, allowed: 1 to %d", len(c.Sizes), MaxSizes)
 	}
 	for _, s := range c.Sizes {
 		if c.Op == Atomic && s != atomicSize {

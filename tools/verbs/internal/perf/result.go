@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/goverbs/goverbs/tools/internal/jsontext"
 )
 
 // Report is what a client prints as JSON: a run of all sizes.
@@ -87,11 +89,21 @@ func share(cpu, took time.Duration) float64 {
 	return cpu.Seconds() / took.Seconds()
 }
 
+// maxReport is the maximum length of a report, in bytes: twice that of the longest one that a test makes.
+const maxReport = 64 << 20
+
 // ReadReport reads a report.
 func ReadReport(r io.Reader) (*Report, error) {
 	rep := &Report{}
-	if err := json.NewDecoder(r).Decode(rep); err != nil {
-		return nil, fmt.Errorf("not a report of verbs perf: %w", err)
+	text, err := io.ReadAll(io.LimitReader(r, maxReport+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxReport {
+		return nil, fmt.Errorf("not a report of verbs perf: it is longer than %d bytes", maxReport)
+	}
+	if err := json.Unmarshal(text, rep); err != nil {
+		return nil, fmt.Errorf("not a report of verbs perf: %w", jsontext.Explain(text, err))
 	}
 	switch {
 	case rep.Schema != ReportSchema:

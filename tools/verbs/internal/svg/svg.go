@@ -17,18 +17,22 @@ const (
 	CharWidth  = 0.6 * TextSize
 )
 
-// Shown makes a text fit for XML, and shortens it in the middle if it has more characters than that.
+// Shown makes a text fit for XML, and shortens it if it has more characters than that.
 func Shown(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
+	return html.EscapeString(Short(strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) {
 			return '?'
 		}
 		return r
-	}, strings.ToValidUTF8(text, "?"))
+	}, strings.ToValidUTF8(text, "?")), most))
+}
+
+// Short shortens a text in the middle if it has more characters than that.
+func Short(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		text = string(runes[:most/2]) + "…" + string(runes[len(runes)-(most-1)/2:])
 	}
-	return html.EscapeString(text)
+	return text
 }
 
 // Width returns the width of a text in pixels, if it has at most so many characters.

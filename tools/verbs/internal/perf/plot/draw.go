@@ -16,6 +16,7 @@ const (
 	above       = 40             // of a panel, for the name of its y axis
 	below       = 56             // for the names of its x axis and its ticks
 	most        = 130            // characters of a line
+	maxName     = 20             // characters of a report's name behind others
 	maxMarkers  = 64             // points of a curve with markers
 )
 
@@ -154,22 +155,22 @@ func place(v float64, ticks []tick, from, to float64) float64 {
 	return from + (to-from)*(v-low)/(high-low)
 }
 
-// style returns the attributes of a curve's line.
+// style returns the attributes of a curve's line. It is thin where the colours begin again.
 func (c *curve) style() string {
-	s := fmt.Sprintf(`stroke="%s" stroke-width="2" fill="none"`, colours[c.hue%len(colours)])
+	s := fmt.Sprintf(`stroke="%s" stroke-width="%d" fill="none"`, colours[c.hue%len(colours)], 2-c.hue/len(colours)%2)
 	if c.nth > 0 {
 		s += fmt.Sprintf(` stroke-dasharray="%d %d"`, 8/c.nth, 4*c.nth)
 	}
 	return s
 }
 
-// marker returns the mark of a point.
+// marker returns the mark of a point. Where the colours begin again, they have other marks.
 func (c *curve) marker(x, y float64) string {
 	shapes := []string{
 		"m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", "m-4 -4h8v8h-8z", "m0 -5l5 9h-10z", "m0 -5l5 5l-5 5l-5 -5z", "m0 5l5 -9h-10z", "m-4 -4l8 8m0 -8l-8 8",
 	}
 	colour := colours[c.hue%len(colours)]
-	return fmt.Sprintf(`<path class="marker" d="M%.1f %.1f%s" fill="%s" stroke="%s"/>`, x, y, shapes[c.hue%len(shapes)], map[bool]string{true: colour, false: "#fff"}[c.nth == 0], colour)
+	return fmt.Sprintf(`<path class="marker" d="M%.1f %.1f%s" fill="%s" stroke="%s"/>`, x, y, shapes[(c.hue+c.hue/len(colours))%len(shapes)], map[bool]string{true: colour, false: "#fff"}[c.nth == 0], colour)
 }
 
 // draw draws the panel with its top at y.
@@ -217,12 +218,12 @@ func (p *panel) draw(b *svg.Picture, y float64) {
 		b.WriteString(marks.String())
 	}
 	free = math.Inf(-1)
-	for _, s := range p.spans { // labels one above the other where they would overlap
-		x := place(s.from, p.xTicks, left, right)
-		if x > free {
+	for _, s := range p.spans { // a label where it overlaps no other one
+		x, wide := place(s.from, p.xTicks, left, right), svg.Width(s.label, most)
+		if at := min(x+3, width-wide); at > free {
 			b.Add(`<path d="M%.1f %.1fv-6" stroke="#777"/>`, x, top)
-			b.Text(x+3, top-3, "", s.label, most)
-			free = x + svg.Width(s.label, most) + 10
+			b.Text(at, top-3, "", s.label, most)
+			free = at + wide + 10
 		}
 	}
 }

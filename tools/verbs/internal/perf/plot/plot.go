@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+	"github.com/goverbs/goverbs/tools/verbs/internal/svg"
 )
 
 // Named is a report with the name that its curves have.
@@ -66,9 +67,16 @@ func Check(reports ...Named) error {
 		if c.Metric != first.Metric {
 			return fmt.Errorf("%s measures %s, and %s is about %s: they have no axis in common", r.Name, r.Report.Test, reports[0].Report.Test, first.Metric)
 		}
+		if n := len(r.Report.Results); n > perf.MaxSizes {
+			return fmt.Errorf("%s: the number of results is %d, allowed: 1 to %d", r.Name, n, perf.MaxSizes)
+		}
 		for _, s := range r.Report.Results {
-			if c.Metric == perf.Lat && (s.Latency == nil || len(s.Latency.Histogram) == 0) || c.Metric == perf.BW && s.Bandwidth == nil || s.Size < 1 {
-				return fmt.Errorf("%s: the result of size %d has no %s in it", r.Name, s.Size, c.Metric)
+			if s.Size < 1 || s.Size > math.MaxInt32 {
+				return fmt.Errorf("%s: the size of a result is %d, allowed: 1 to %d", r.Name, s.Size, math.MaxInt32)
+			}
+			if c.Metric == perf.Lat && (s.Latency == nil || len(s.Latency.Histogram) == 0) || c.Metric == perf.BW && s.Bandwidth == nil {
+				what := map[string]string{perf.Lat: "latency with a histogram", perf.BW: "bandwidth"}[c.Metric]
+				return fmt.Errorf("%s: the result of size %d has no %s in it", r.Name, s.Size, what)
 			}
 			if err := checkFigures(s); err != nil {
 				return fmt.Errorf("%s: the result of size %d: %w", r.Name, s.Size, err)
@@ -80,13 +88,17 @@ func Check(reports ...Named) error {
 
 // checkFigures refuses what no test measures, as a file may have it.
 func checkFigures(s perf.Size) error {
-	const most = 1e15 // of µs, of MiB/s, and of messages
+	const (
+		most  = 1e15 // of µs, of MiB/s, and of messages
+		least = 1e-9 // of seconds
+		bins  = 4096 // of a histogram: 64 from one power of two to the next
+	)
 	last := 0.0
 	if n := len(s.Timeline); n > perf.MaxSamples {
 		return fmt.Errorf("the number of intervals is %d, allowed: up to %d", n, perf.MaxSamples)
 	}
 	for _, p := range s.Timeline {
-		if !(p.Seconds > last && p.Seconds <= 1e9) || p.Messages < 0 || p.Messages > most {
+		if !(p.Seconds-last >= least && p.Seconds <= 1e9) || p.Messages < 0 || p.Messages > most {
 			return fmt.Errorf("one of the intervals has seconds %g and messages %d, allowed: more than the one before, %g, and up to 1e+09; 0 to %g", p.Seconds, p.Messages, last, most)
 		}
 		last = p.Seconds
@@ -97,6 +109,9 @@ func checkFigures(s perf.Size) error {
 	}
 	if l := s.Latency; l != nil {
 		figures = map[string]float64{"min_us": l.Min, "median_us": l.Median, "p99_us": l.P99, "p99_9_us": l.P999, "max_us": l.Max}
+		if n := len(l.Histogram); n > bins {
+			return fmt.Errorf("the histogram has %d bins, allowed: up to %d", n, bins)
+		}
 		n := 0
 		for _, b := range l.Histogram {
 			if b.Count < 1 || b.Count > l.Samples-n {
@@ -114,10 +129,12 @@ func checkFigures(s perf.Size) error {
 		}
 	}
 	if s.Latency != nil {
+		last = 0
 		for _, b := range s.Latency.Histogram {
-			if !(b.From >= 0 && b.From <= b.To && b.To <= 2*most) {
-				return fmt.Errorf("a bin of the histogram is from %g to %g µs, allowed: 0 to %g, and from up to to", b.From, b.To, 2*most)
+			if !(b.From >= last && b.From <= b.To && b.To <= 2*most) {
+				return fmt.Errorf("a bin of the histogram is from %g to %g µs, allowed: from the end of the one before, %g, up to %g", b.From, b.To, last, 2*most)
 			}
+			last = b.To
 		}
 	}
 	return nil
@@ -207,7 +224,7 @@ func title(reports []Named) (lines []string) {
 		if len(reports) == 1 && len(r.Results) == 1 {
 			line += fmt.Sprintf(", %d bytes", r.Results[0].Size)
 		}
-		for _, word := range strings.SplitAfter(line+", "+settings(&r.Config), ", ") {
+		for _, word := range strings.SplitAfter(svg.Short(line+", "+settings(&r.Config), 10*most), ", ") {
 			if last := lines[len(lines)-1]; len(lines) > 1 && line == "" && utf8.RuneCountInString(last+word) <= most {
 				lines[len(lines)-1] = last + word
 			} else {
@@ -261,7 +278,7 @@ func settings(c *perf.Config) string {
 func (n Named) label(what string) string {
 	l := fmt.Sprintf("%s %s %s", n.Report.Test, n.Report.Config.Type, what)
 	if n.Name != "" {
-		l += " (" + n.Name + ")"
+		l += " (" + svg.Short(n.Name, maxName) + ")"
 	}
 	return l
 }
@@ -327,9 +344,11 @@ func (p *picture) sizes(reports []Named) {
 		}
 	}
 	low, high := ends(main.curves, true)
-	main.xTicks, main.yTicks = sizeTicks(main.curves), logTicks(low, high)
+	main.xTicks = sizeTicks(main.curves)
 	if metric == perf.BW {
 		main.y, main.yTicks = "MiB/s", linearTicks(low, high, 0)
+	} else {
+		main.yTicks = logTicks(low, high)
 	}
 	p.panels = append(p.panels, main)
 	if len(differ.curves) > 0 {
@@ -500,7 +519,7 @@ func (n Named) interruptions(s *perf.Size) (all []span) {
 		what := map[bool]string{true: "port down", false: "no messages"}[all[i].down]
 		all[i].label = fmt.Sprintf("%s %.3g s", what, all[i].to-all[i].from)
 		if n.Name != "" {
-			all[i].label += " (" + n.Name + ")"
+			all[i].label += " (" + svg.Short(n.Name, maxName) + ")"
 		}
 	}
 	return all

@@ -260,6 +260,29 @@ func TestHostile(t *testing.T) {
 	if bytes.Contains(b.Bytes(), []byte("<script")) {
 		t.Error("a name breaks the picture")
 	}
+	r.Config.Type = strings.Repeat("a, ", 1e5)
+	r.Results[0].Latency.Max = 1e15
+	b.Reset()
+	if err := Write(&b, Options{}, Named{evil, r}); err != nil {
+		t.Fatal(err)
+	}
+	if d := read(t, b.Bytes()); len(d.texts) > 100 {
+		t.Errorf("the picture has %d texts", len(d.texts))
+	}
+	fast := one(perf.Send, perf.BW) // whose axis has as few marks as that of a slow one
+	fast.Results[0].Bandwidth.MiBPerSecond = 1e15
+	b.Reset()
+	if err := Write(&b, Options{Kind: Sizes}, Named{"", fast}); err != nil {
+		t.Fatal(err)
+	}
+	read(t, b.Bytes())
+	flap := timed(1) // that ends with an interruption
+	flap.Results[0].Timeline = append(flap.Results[0].Timeline, perf.Sample{Seconds: 26})
+	b.Reset()
+	if err := Write(&b, Options{}, Named{strings.Repeat("long", 100), flap}); err != nil {
+		t.Fatal(err)
+	}
+	read(t, b.Bytes())
 }
 
 // TestOptions: what cannot be drawn is refused with what can.
@@ -286,17 +309,22 @@ func TestOptions(t *testing.T) {
 // TestFigures: a file with figures that no test has measured is refused, by the field that is wrong.
 func TestFigures(t *testing.T) {
 	for want, text := range map[string]string{
-		`metric is "jitter", allowed: lat, bw`:          `{"metric":"jitter"},"results":[{"size":2}]`,
-		"histogram has count 1, allowed: 1 and more, 0": `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":0,"histogram":[{"count":1}]}}]`,
-		"histogram has count 5":                         `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"histogram":[{"count":5}]}}]`,
-		"histogram has count -5":                        `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"histogram":[{"count":-5}]}}]`,
-		"samples is 2, and the histogram has 1":         `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":2,"histogram":[{"count":1}]}}]`,
-		"p99_us is 1e+300, allowed: 0 to 1e+15":         `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"p99_us":1e300,"histogram":[{"count":1}]}}]`,
-		"mib_per_s is -1, allowed: 0 to":                `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":-1}}]`,
-		"a bin of the histogram is from 2 to 1 µs":      `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"histogram":[{"count":1,"from_us":2,"to_us":1}]}}]`,
-		"has seconds 0 and messages 1":                  `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":1},"intervals":[{"seconds":0,"messages":1}]}]`,
-		"has seconds 2 and messages -1":                 `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":1},"intervals":[{"seconds":1},{"seconds":2,"messages":-1}]}]`,
-		"mib_per_s is 1.79":                             `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":1.7976931348623157e308}}]`,
+		`metric is "jitter", allowed: lat, bw`:                              `{"metric":"jitter"},"results":[{"size":2}]`,
+		"histogram has count 1, allowed: 1 and more, 0":                     `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":0,"histogram":[{"count":1}]}}]`,
+		"histogram has count 5":                                             `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"histogram":[{"count":5}]}}]`,
+		"histogram has count -5":                                            `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"histogram":[{"count":-5}]}}]`,
+		"samples is 2, and the histogram has 1":                             `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":2,"histogram":[{"count":1}]}}]`,
+		"p99_us is 1e+300, allowed: 0 to 1e+15":                             `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"p99_us":1e300,"histogram":[{"count":1}]}}]`,
+		"mib_per_s is -1, allowed: 0 to":                                    `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":-1}}]`,
+		"a bin of the histogram is from 2 to 1 µs":                          `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":1,"histogram":[{"count":1,"from_us":2,"to_us":1}]}}]`,
+		"has seconds 0 and messages 1":                                      `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":1},"intervals":[{"seconds":0,"messages":1}]}]`,
+		"has seconds 2 and messages -1":                                     `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":1},"intervals":[{"seconds":1},{"seconds":2,"messages":-1}]}]`,
+		"and messages 9, allowed: more than the one bef":                    `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":1},"intervals":[{"seconds":5e-324,"messages":9}]}]`,
+		"from 1 to 3 µs, allowed: from the end of the one before, 2, ":      `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":2,"histogram":[{"count":1,"to_us":2},{"count":1,"from_us":1,"to_us":3}]}}]`,
+		"the histogram has 5000 bins, allowed: up to 4096":                  `{"metric":"lat"},"results":[{"size":2,"latency":{"samples":5000,"histogram":[{"count":1}` + strings.Repeat(`,{"count":1}`, 4999) + `]}}]`,
+		"the number of results is 65, allowed: 1 to 64":                     `{"metric":"bw"},"results":[{}` + strings.Repeat(",{}", 64) + `]`,
+		"size of a result is 9223372036854775807, allowed: 1 to 2147483647": `{"metric":"bw"},"results":[{"size":9223372036854775807}]`,
+		"mib_per_s is 1.79":                                                 `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":1.7976931348623157e308}}]`,
 	} {
 		r, err := perf.ReadReport(strings.NewReader(`{"schema":1,"config":` + text + "}"))
 		if err != nil {
@@ -314,7 +342,7 @@ func TestRefused(t *testing.T) {
 	for want, reports := range map[string][]Named{
 		"nothing to draw":     nil,
 		"no axis in common":   {{"", one(perf.Send, perf.Lat)}, {"old.json", one(perf.Send, perf.BW)}},
-		"has no lat in it":    {{"", empty}},
+		"has no latency with": {{"", empty}},
 		"old.json: the resul": {{"", one(perf.Send, perf.Lat)}, {"old.json", empty}},
 	} {
 		if err := Write(io.Discard, Options{}, reports...); err == nil || !strings.Contains(err.Error(), want) {
