@@ -20,7 +20,8 @@ import (
 
 // fakeSSH makes a program that runs a command on a host as ssh does: it joins the words, and a shell runs them. Host
 // a1 has a software device at 127.0.0.1, and so on; b1 has a start-up file that prints; d1 ends after a second; q1 never
-// answers; and x1 is down. It returns the program, and a file with the process of each server.
+// answers; x1 is down; and of h1 and w1 another process lives on with the output, after a banner and without one. That of
+// l1 is the only one. It returns the program, and a file with the process of each server.
 func fakeSSH(t *testing.T) (program, started string) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -37,15 +38,28 @@ x*) echo banner >&2; echo "connect to host $host port 22: Connection refused" >&
 b*) echo 'Welcome!'; echo 'Have a nice day';;
 d*) limit="timeout 1";;
 q*) exec sleep 1000;;
+h*) echo 'Welcome to this host';;
 esac
-echo $$ >>%s
-export %s=1 GOVERBS_SOFT=127.0.0.${host#?}:%d,name=rail0
-verbs() { exec $limit %s "$@"; }
+case $host in
+h*|w*) setsid sleep 1000 & echo $! >>%[1]s.left; exec sleep 1000;;
+l*) (trap '' TERM; exec sleep 1000) & echo $! >>%[1]s; exit 3;;
+esac
+echo $$ >>%[1]s
+export %[2]s=1 GOVERBS_SOFT=127.0.0.${host#?}:%[3]d,name=rail0
+verbs() { exec $limit %[4]s "$@"; }
 eval "$*"
 `, started, commandEnv, freeUDP(t), exe)
 	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // processes that a program leaves in sessions of their own are not the run's to end
+		left, _ := os.ReadFile(started + ".left")
+		for _, pid := range strings.Fields(string(left)) {
+			if n, err := strconv.Atoi(pid); err == nil {
+				syscall.Kill(n, syscall.SIGKILL)
+			}
+		}
+	})
 	return program, started
 }
 
@@ -105,11 +119,20 @@ func TestMeshVia(t *testing.T) {
 	}
 	checkEnded(t, started, 6)
 
+	rep, status = meshRun(t, append(viaFlags(program), "h1", "l2")...)
+	want = []string{fmt.Sprintf("%q", program+" -o Host Name=h1 h1") + `: it prints "Welcome to this host" before`, fmt.Sprintf("%q", program+" -o Host Name=l2 l2") + " has ended: exit status 3"}
+	for i, f := range rep.Findings {
+		if status != 1 || len(rep.Findings) != 2 || !strings.HasPrefix(f.Evidence[0], want[i]) {
+			t.Errorf("finding %d is %+v, want %s", i, f, want[i])
+		}
+	}
+	checkEnded(t, started, 7)
+
 	rep, _ = meshRun(t, append(viaFlags(program), "--iterations", "1000000", "--repeat", "0", "a1", "d2")...)
 	if all := fmt.Sprintf("%+v", rep.Findings); !strings.Contains(all, `=d2 d2" has ended: exit status 124`) {
 		t.Errorf("a server that ends in a test: %s", all)
 	}
-	checkEnded(t, started, 8)
+	checkEnded(t, started, 9)
 
 	rep, _ = meshRun(t, append(viaFlags(program), "--verbs-path", "env X=1 nosuch", "a1", "a2")...)
 	if len(rep.Findings) != 2 || !strings.Contains(rep.Findings[0].Evidence[0], "exit status 127, standard error ends with") || !strings.HasSuffix(rep.Findings[0].Evidence[0], "give --verbs-path") {
@@ -123,7 +146,7 @@ func TestMeshViaInterrupted(t *testing.T) {
 	for _, c := range []struct {
 		signal os.Signal
 		hosts  []string
-	}{{os.Interrupt, []string{"a1", "a2"}}, {os.Kill, []string{"a1", "a2"}}, {os.Interrupt, []string{"a1", "q2"}}} {
+	}{{os.Interrupt, []string{"a1", "a2"}}, {os.Kill, []string{"a1", "a2"}}, {os.Interrupt, []string{"a1", "q2"}}, {os.Interrupt, []string{"a1", "w2"}}} {
 		t.Run(fmt.Sprint(c.signal, c.hosts), func(t *testing.T) {
 			program, started := fakeSSH(t)
 			servers := 0

@@ -290,12 +290,17 @@ func (l *link) run() (stdout *os.File, err error) {
 	}()
 	go func() {
 		defer close(l.ended)
+		for unix.Waitid(unix.P_PID, l.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+		}
+		_ = unix.Kill(-l.pid, unix.SIGKILL) // what it has left in its session, whose number is its own until Wait4
+		for _, f := range mine[1:] {
+			_ = f.SetReadDeadline(time.Now().Add(endTime)) // processes that have left the session may have it open
+		}
 		for {
 			if _, err := unix.Wait4(l.pid, &l.status, 0, nil); err != unix.EINTR {
 				break
 			}
 		}
-		_ = mine[2].SetReadDeadline(time.Now().Add(endTime)) // others may have it open
 		<-copied
 		mine[2].Close()
 	}()
