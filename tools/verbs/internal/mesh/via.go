@@ -327,6 +327,9 @@ func (l *link) explain(err error) error {
 		select {
 		case <-l.pipe.Done(): // the program follows
 			l.stop()
+			if wrong := l.pipe.Err(); wrong != nil {
+				return fmt.Errorf("%s: %w", l, wrong)
+			}
 		default:
 		}
 	}

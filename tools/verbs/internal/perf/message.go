@@ -121,7 +121,7 @@ func decodeMessage(b []byte, qps int) (message, error) {
 		Peers json.RawMessage `json:"peers"`
 	}
 	if err := json.Unmarshal(b, &wire); err != nil {
-		return message{}, refuse(fmt.Errorf("a message that is not valid JSON for this protocol: %w", err))
+		return message{}, refusef("a message that is not valid JSON for this protocol: %s", clip(err.Error()))
 	}
 	m := wire.message
 	if wire.Peers == nil {
@@ -137,7 +137,7 @@ func decodeMessage(b []byte, qps int) (message, error) {
 		}
 		var p Peer
 		if err := dec.Decode(&p); err != nil {
-			return message{}, refuse(fmt.Errorf("queue pair %d in peers: %w", len(m.Peers), err))
+			return message{}, refusef("queue pair %d in peers: %s", len(m.Peers), clip(err.Error()))
 		}
 		m.Peers = append(m.Peers, p)
 	}

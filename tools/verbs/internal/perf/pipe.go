@@ -31,6 +31,7 @@ type Pipe struct {
 	rw   io.ReadWriteCloser
 	in   chan net.Conn // streams that the other side has begun
 	done chan struct{} // closed when the connection has ended
+	err  error         // what was wrong with the other side, if that has ended it; read after done
 
 	writing sync.Mutex
 
@@ -67,6 +68,9 @@ func (p *Pipe) Close() error { return p.rw.Close() }
 
 // Done returns a channel that is closed when the connection has ended.
 func (p *Pipe) Done() <-chan struct{} { return p.done }
+
+// Err returns what was wrong with what the other side sent, if that has ended the connection. Call it after Done.
+func (p *Pipe) Err() error { return p.err }
 
 // put writes a frame.
 func (p *Pipe) put(number uint32, b []byte) error {
@@ -145,6 +149,7 @@ func (p *Pipe) receive() {
 		}
 		number, n := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
 		if n > pipeFrame {
+			p.err = fmt.Errorf("the server has sent a frame of %d bytes, allowed: up to %d", n, pipeFrame)
 			break
 		}
 		if _, err := io.ReadFull(p.rw, b[:n]); err != nil {
@@ -156,6 +161,7 @@ func (p *Pipe) receive() {
 		}
 		s, err := p.of(number)
 		if err != nil {
+			p.err = err
 			break
 		}
 		if s != nil && s.SetWriteDeadline(time.Now().Add(answerTime)) == nil {
@@ -186,11 +192,11 @@ func (p *Pipe) accept(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// join joins the streams that one server begins to another server, until the context ends.
+// join joins the streams that one server begins to another server, one after the other, until the context ends: however
+// many it begins, the other server has no more of them than it may.
 func join(ctx context.Context, from, to *Pipe) {
-	var all sync.WaitGroup
-	defer all.Wait()
 	for {
+		var all sync.WaitGroup
 		a, err := from.accept(ctx)
 		if err != nil {
 			return
@@ -209,6 +215,7 @@ func join(ctx context.Context, from, to *Pipe) {
 				b.Close()
 			})
 		}
+		all.Wait()
 	}
 }
 

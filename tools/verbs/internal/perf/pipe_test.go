@@ -158,6 +158,9 @@ func TestPipeAttacks(t *testing.T) {
 			}
 			if c.ends {
 				<-p.Done()
+				if err := p.Err(); err == nil || !strings.Contains(err.Error(), "a frame of 16385 bytes, allowed: up to 16384") {
+					t.Error(err)
+				}
 			} else {
 				select {
 				case <-p.Done():

@@ -192,6 +192,9 @@ func (se *session) coordinate(ctx context.Context, m message) error {
 
 // probe runs a test.
 func (se *session) probe(ctx context.Context, p *Probe) (*Report, error) {
+	if (p.Port == 0) != (se.limited.coordinator != nil) {
+		return nil, refusef("port is %d, allowed: 0 of a server that the coordinator has started, and 1 to %d of others", p.Port, math.MaxUint16)
+	}
 	local := Local{Device: p.Device, GID: Auto, CPU: Auto}
 	dev := &devices{server: se.limited, device: p.Device}
 	limits, err := dev.limits(netip.Addr{})
@@ -205,9 +208,6 @@ func (se *session) probe(ctx context.Context, p *Probe) (*Report, error) {
 	defer se.limited.give(room)
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Config.Duration+probeTime, fmt.Errorf("the test has taken more than %s", p.Config.Duration+probeTime))
 	defer cancel()
-	if p.Port == 0 && se.limited.coordinator == nil {
-		return nil, refusef("port is 0, allowed: 1 to %d, and 0 only of a server that the coordinator has started", math.MaxUint16)
-	}
 	cl := &Client{Config: p.Config, Local: local, Host: p.Host, Port: p.Port, Secret: se.limited.Secret, PeerDevice: p.PeerDevice, PeerGID: p.PeerGID}
 	if p.Port == 0 {
 		cl.via = se.limited.coordinator

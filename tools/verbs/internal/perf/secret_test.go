@@ -261,6 +261,7 @@ func TestHostileFleet(t *testing.T) {
 		"out of order": {result(`"latency":{"samples":10,"min_us":1,"median_us":9,"p99_us":3,"p99_9_us":4,"max_us":5}`), "quantiles in their order"},
 		"huge":         {result(`"latency":{"samples":10,"min_us":1,"median_us":2,"p99_us":3,"p99_9_us":4,"max_us":1e300}`), "a number of a result is 1e+300"},
 		"no number":    {result(`"latency":{"min_us":"x"}`), "not valid JSON"},
+		"long number":  {result(`"size":` + strings.Repeat("9", 1000)), "not valid JSON"},
 		"both":         {result(`"latency":{},"bandwidth":{}`), "not exactly one"},
 		"none":         {`{"kind":"probed"}`, "probed has no result"},
 		"bandwidth":    {result(`"bandwidth":{"gbit_per_s":1}`), "not one of send-lat"},
@@ -273,7 +274,7 @@ func TestHostileFleet(t *testing.T) {
 	} {
 		r := guarded(t, framed(c.frame))
 		p := Probe{Host: "127.0.0.2", Port: 1, Device: "a", PeerDevice: "b", Config: Default(Send, Lat)}
-		if _, err := r.Probe(t.Context(), p); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := r.Probe(t.Context(), p); err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 2*maxError {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
@@ -307,7 +308,6 @@ func TestHostileCoordinator(t *testing.T) {
 		"host is":                      func(p *Probe) { p.Host = "" },
 		"up to 253":                    func(p *Probe) { p.Host = strings.Repeat("a", 254) },
 		`host is "a\nb"`:               func(p *Probe) { p.Host = "a\nb" },
-		"port is 0, allowed: 1 to":     func(p *Probe) { p.Port = 0 },
 		"port is 65536":                func(p *Probe) { p.Port = 65536 },
 		"device is":                    func(p *Probe) { p.Device = "" },
 		"peer_device is":               func(p *Probe) { p.PeerDevice = strings.Repeat("a", 65) },
@@ -324,6 +324,15 @@ func TestHostileCoordinator(t *testing.T) {
 	}
 	if err := (&message{Kind: kindProbe}).validate(nil, true); err == nil {
 		t.Error("a probe without a test is valid")
+	}
+	// A server at a pipe connects to no other port, and one that listens has no pipe to others.
+	for port, pipe := range map[int]*Pipe{0: nil, 1: {}} {
+		bad := good
+		bad.Port = port
+		want := fmt.Sprintf("port is %d, allowed: 0 of a server that the coordinator has started, and 1 to 65535 of others", port)
+		if _, err := (&session{limited: &Server{coordinator: pipe}}).probe(t.Context(), &bad); err == nil || err.Error() != want {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 	// Without a secret, a server serves tests only.
 	sv := &Server{Local: Local{GID: Auto, CPU: Auto}}
