@@ -110,7 +110,7 @@ func TestFlagNames(t *testing.T) {
 		{WCFlags(0), "0x0"},
 		{SendFence | SendSignaled, "SendFence|SendSignaled"}, {SendSolicited, "SendSolicited"}, {ib.MTU4096, "MTU4096"}, {ib.MTU(9), "MTU(9)"}, {ib.MTU(0), "MTU(0)"},
 		{WCWithGRH | WCWithImm, "WCWithGRH|WCWithImm"},
-		{WCWithInv | WCWithVLAN | 1<<4 | 1<<31, "WCWithInv|WCWithVLAN|0x80000010"},
+		{WCWithInv | WCWithVLAN | 1<<30 | 1<<31, "WCWithInv|WCWithVLAN|0xc0000000"},
 		{CQTimestamp | CQIgnoreOverrun, "CQTimestamp|CQIgnoreOverrun"},
 		{CQFlags(4), "0x4"},
 	} {

@@ -47,7 +47,7 @@ func TestPerfFlags(t *testing.T) {
 		{"send-lat h --plot " + lat + "/a.svg", "allowed: a file in a directory"},
 		{"send-lat h --overlay " + lat, "--overlay needs --plot"},
 		{"send-lat h --plot a.svg --overlay " + dir + "/none", "--overlay: open"},
-		{"send-lat h --plot a.svg --overlay " + empty, "empty.json: the result of size 2 has no lat in it"},
+		{"send-lat h --plot a.svg --overlay " + empty, "empty.json: the result of size 2 has no latency with a histogram in it"},
 		{"send-bw h --plot a.svg --overlay " + lat, "it is of send-lat, which has no axis in common with send-bw"},
 		{"send-bw h --timeline 1ms", "--timeline is 1ms, allowed: 10ms to 1h0m0s"},
 		{"send-bw h --timeline 1s --perftest", "--timeline and --perftest exclude each other"},

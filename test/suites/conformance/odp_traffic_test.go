@@ -76,6 +76,7 @@ func TestOnDemandQueues(t *testing.T) {
 func TestOnDemandRequests(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	testenv.NeedsIB(t, "on-demand paging")
+	testenv.Guest(t)
 	access := remoteRights | uverbs.AccessFlushGlobal
 	caps := openDevice(t, deviceName).Attr().ODPCapsRC
 	if caps&uverbs.ODPFlush == 0 {
