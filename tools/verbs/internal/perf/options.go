@@ -147,9 +147,21 @@ func (l Local) CheckVector(dev *uverbs.Device) error {
 func partOf(dev *uverbs.Device, port uint8, key uint16) error {
 	keys, err := keysOf(dev, port)
 	if err == nil && joined(keys, key) < 0 {
-		err = field("pkey", fmt.Sprintf("0x%04x", key), "a partition of port %d of %s", port, dev.Name())
+		err = field("pkey", fmt.Sprintf("0x%04x", key), "the P_Keys of port %d of %s: %s", port, dev.Name(), listKeys(keys))
 	}
 	return err
+}
+
+// listKeys lists the first keys of a table for an error.
+func listKeys(keys []uint16) string {
+	const most = 8
+	var list []string
+	for _, k := range keys {
+		if k != 0 && len(list) < most {
+			list = append(list, fmt.Sprintf("0x%04x", k))
+		}
+	}
+	return strings.Join(list, ", ")
 }
 
 // keysOf returns the P_Key table of a port.

@@ -260,7 +260,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{Local{Vector: most + 1}, Local{}, 0, fmt.Sprintf("--vector is %d, allowed: 0 to %d, the completion vectors of %s", most+1, most, name)},
 		{Local{}, Local{Vector: most + 1}, 0, fmt.Sprintf("--vector is %d, allowed: 0 to %d, the completion vectors of %s", most+1, most, pair[0].Name())},
-		{Local{}, Local{}, 0x8001, "--pkey is 0x8001, allowed: a partition of port 1 of " + name},
+		{Local{}, Local{}, 0x8001, "--pkey is 0x8001, allowed: the P_Keys of port 1 of " + name + ": 0xffff"},
 		{Local{PKeyIndex: new(99999)}, Local{}, 0, "of port 1 of " + name},
 	} {
 		config.PKey = c.pkey
