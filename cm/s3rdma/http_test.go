@@ -279,7 +279,10 @@ func TestKeyGone(t *testing.T) {
 				t.Errorf("%s, cancelled %v: End returns %d, %v", method, cancelled, n, err)
 			}
 			cancel()
-			x, _ = r.offer(t, g, method)
+			x, again := r.offer(t, g, method)
+			if again.Addr == token.Addr {
+				t.Errorf("two requests offer the memory at one address, %#x", token.Addr)
+			}
 			refused(t, r, token)
 			if !bytes.Equal(g.Bytes(), want) {
 				t.Errorf("%s, cancelled %v: the memory has changed", method, cancelled)

@@ -54,8 +54,21 @@ flags:
 var (
 	device   = flag.String("device", "", "name of the RDMA device; by default the first one")
 	listen   = flag.String("listen", ":7070", "address that serve listens on")
-	networks = flag.String("networks", "", "networks of the clients' RDMA addresses, separated by commas; by default the address of each request")
+	networks []netip.Prefix
 )
+
+func init() {
+	flag.Func("networks", "networks of the clients' RDMA addresses, separated by commas; by default the address of each request", func(text string) error {
+		for _, s := range strings.Split(text, ",") {
+			p, err := netip.ParsePrefix(s)
+			if err != nil {
+				return fmt.Errorf("%q is no network, want one such as 192.0.2.0/24", s)
+			}
+			networks = append(networks, p)
+		}
+		return nil
+	})
+}
 
 func main() {
 	log.SetFlags(0)
@@ -118,15 +131,7 @@ func serve(dev *uverbs.Device, l net.Listener, dir string) error {
 		return err
 	}
 	defer root.Close()
-	var o s3rdma.InitiatorOptions
-	for s := range strings.FieldsFuncSeq(*networks, func(c rune) bool { return c == ',' }) {
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			return err
-		}
-		o.Networks = append(o.Networks, p)
-	}
-	i, err := s3rdma.NewInitiator(dev, o)
+	i, err := s3rdma.NewInitiator(dev, s3rdma.InitiatorOptions{Networks: networks})
 	if err != nil {
 		return err
 	}
@@ -256,7 +261,7 @@ func try(ctx context.Context, dev *uverbs.Device) error {
 	if err != nil {
 		return err
 	}
-	*networks = "0.0.0.0/0,::/0" // the device has another address than the connection
+	networks = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} // the device has another address than the connection
 	ended := make(chan error, 1)
 	go func() { ended <- serve(dev, l, dir) }()
 	defer func() {

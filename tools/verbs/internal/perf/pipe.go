@@ -226,8 +226,8 @@ type pipeListener struct{ *Pipe }
 func (l pipeListener) Accept() (net.Conn, error) { return l.accept(context.Background()) }
 func (l pipeListener) Addr() net.Addr            { return nil }
 
-// ServePipe serves the coordinator at the other end of a pipe, until that closes it or the context ends. It trusts the
-// coordinator, who has started it, as if that knew a secret.
+// ServePipe serves the coordinator at the other end of a pipe, until that closes it or the context ends. It asks the
+// coordinator for no secret: whoever can start this program with this pipe has the rights of its user already.
 func (s *Server) ServePipe(ctx context.Context, rw io.ReadWriteCloser) (err error) {
 	late := time.AfterFunc(answerTime, func() { rw.Close() })
 	s.coordinator, err = newPipe(rw, 2)
