@@ -8,27 +8,17 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
-	"time"
 
 	"github.com/goverbs/goverbs/test/efa"
 	"github.com/goverbs/goverbs/test/hca/vfiouser"
-)
-
-// Exit statuses.
-const (
-	statusViolation = 1
-	statusFailure   = 2
 )
 
 type options struct {
@@ -41,24 +31,15 @@ type options struct {
 
 func main() {
 	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		os.Exit(0)
-	}
-	violations := 0
-	if err == nil && o.describe {
+	violations := uint64(0)
+	switch {
+	case err != nil:
+	case o.describe:
 		fmt.Println(o.personality.String())
-		return
-	}
-	if err == nil {
+	default:
 		violations, err = run(o, os.Stdout)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "efa:", err)
-		os.Exit(statusFailure)
-	}
-	if violations > 0 {
-		os.Exit(statusViolation)
-	}
+	vfiouser.Exit(violations, err)
 }
 
 func parse(args []string) (options, error) {
@@ -85,18 +66,8 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// card is one card and where it is served.
-type card struct {
-	dev    *efa.Device
-	server *vfiouser.Server
-	socket string
-}
-
-// keepAlive is the time between the events by which a card says that it works.
-const keepAlive = time.Second
-
-// run serves the cards until their clients are gone.
-func run(o options, out io.Writer) (int, error) {
+// run serves the cards until their clients are gone, and prints the reports.
+func run(o options, out io.Writer) (violations uint64, err error) {
 	var mu sync.Mutex // of out
 	say := func(line string) {
 		mu.Lock()
@@ -109,75 +80,33 @@ func run(o options, out io.Writer) (int, error) {
 	fabric := efa.NewFabric(o.seed)
 	go fabric.Run()
 	defer fabric.Close()
-	var cards []*card
-	errs := make(chan error, len(o.sockets))
+	var cards []vfiouser.Card
+	var devices []*efa.Device
 	for i, socket := range o.sockets {
-		c := newCard(o, i, socket, fabric, say)
-		cards = append(cards, c)
-		go func() { errs <- c.serve() }()
-	}
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
-	tick := time.NewTicker(keepAlive)
-	defer tick.Stop()
-	var err error
-	for gone := 0; gone < len(cards); {
-		select {
-		case e := <-errs:
-			err = errors.Join(err, e)
-			gone++
-		case <-tick.C:
-			for _, c := range cards {
-				c.dev.KeepAlive()
-			}
-		case <-stop:
-			gone = len(cards)
+		cfg := efa.Config{Name: "card " + strconv.Itoa(i), Personality: o.personality, Index: uint8(i), Fabric: fabric}
+		bus := o.personality.Bus()
+		if o.verbose {
+			cfg.Trace = say
+			bus.Logf = func(format string, args ...any) { say(cfg.Name + ": " + fmt.Sprintf(format, args...)) }
 		}
+		server := vfiouser.New(bus)
+		cfg.Memory, cfg.Interrupt = server, server.Interrupt
+		dev := efa.New(cfg)
+		devices = append(devices, dev)
+		cards = append(cards, vfiouser.Card{Name: cfg.Name, Socket: socket, Server: server, Device: dev})
 	}
-	return finish(o, cards, out, err)
-}
-
-func newCard(o options, i int, socket string, fabric *efa.Fabric, say func(string)) *card {
-	cfg := efa.Config{Name: "card " + strconv.Itoa(i), Personality: o.personality, Index: uint8(i), Fabric: fabric}
-	bus := o.personality.Bus()
-	if o.verbose {
-		cfg.Trace = say
-		bus.Logf = func(format string, args ...any) { say(cfg.Name + ": " + fmt.Sprintf(format, args...)) }
-	}
-	server := vfiouser.New(bus)
-	cfg.Memory, cfg.Interrupt = server, server.Interrupt
-	return &card{dev: efa.New(cfg), server: server, socket: socket}
-}
-
-// serve answers the client at the socket.
-func (c *card) serve() error {
-	conn, err := vfiouser.Accept(c.socket)
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.socket, err)
-	}
-	defer conn.Close()
-	if err := c.server.Serve(conn, c.dev); err != nil {
-		return fmt.Errorf("%s: %w", c.socket, err)
-	}
-	return nil
-}
-
-// finish prints the reports.
-func finish(o options, cards []*card, out io.Writer, err error) (violations int, _ error) {
+	err = vfiouser.ServeAll(cards, func() {
+		for _, dev := range devices {
+			dev.KeepAlive()
+		}
+	})
 	var all []efa.Report
-	for _, c := range cards {
-		c.dev.Close()
-		r := c.dev.Report()
-		violations += r.Total()
+	for _, dev := range devices {
+		dev.Close()
+		r := dev.Report()
+		violations += uint64(r.Total())
 		all = append(all, r)
 		r.Print(out)
 	}
-	if o.report != "" {
-		b, e := json.MarshalIndent(all, "", "\t")
-		if e == nil {
-			e = os.WriteFile(o.report, append(b, '\n'), 0o644)
-		}
-		err = errors.Join(err, e)
-	}
-	return violations, err
+	return violations, errors.Join(err, vfiouser.WriteReport(o.report, all))
 }

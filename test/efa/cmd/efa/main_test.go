@@ -62,7 +62,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for message, want := range map[string]int{getInfo: 0, loadStatus: 1} {
+	for message, want := range map[string]uint64{getInfo: 0, loadStatus: 1} {
 		dir := t.TempDir()
 		o := options{personality: first, report: filepath.Join(dir, "report"), verbose: true, sockets: []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}}
 		go visit(t, o.sockets[0], getInfo)
@@ -76,7 +76,7 @@ func TestRun(t *testing.T) {
 		}
 		b, err := os.ReadFile(o.report)
 		var cards []efa.Report
-		if err != nil || json.Unmarshal(b, &cards) != nil || len(cards) != 2 || cards[1].Total() != want || cards[1].Name != "card 1" {
+		if err != nil || json.Unmarshal(b, &cards) != nil || len(cards) != 2 || uint64(cards[1].Total()) != want || cards[1].Name != "card 1" {
 			t.Errorf("report %s, %v", b, err)
 		}
 	}

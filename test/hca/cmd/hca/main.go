@@ -20,28 +20,19 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/goverbs/goverbs/test/hca"
 	"github.com/goverbs/goverbs/test/hca/engine"
 	"github.com/goverbs/goverbs/test/hca/subnet"
 	"github.com/goverbs/goverbs/test/hca/vfiouser"
-)
-
-// Exit statuses.
-const (
-	statusViolation = 1
-	statusFailure   = 2
 )
 
 type options struct {
@@ -60,25 +51,15 @@ type options struct {
 
 func main() {
 	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		os.Exit(0)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "hca:", err)
-		os.Exit(statusFailure)
-	}
-	if o.describe {
-		fmt.Println(o.personality)
-		return
-	}
-	violations, err := run(o, os.Stdout)
+	violations := uint64(0)
 	switch {
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "hca:", err)
-		os.Exit(statusFailure)
-	case violations > 0:
-		os.Exit(statusViolation)
+	case o.describe:
+		fmt.Println(o.personality)
+	default:
+		violations, err = run(o, os.Stdout)
 	}
+	vfiouser.Exit(violations, err)
 }
 
 func parse(args []string) (options, error) {
@@ -133,15 +114,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// card is one card and where it is served.
-type card struct {
-	name   string
-	dev    *hca.Device
-	server *vfiouser.Server
-	socket string
-}
-
-// run serves the cards until their clients are gone.
+// run serves the cards until their clients are gone, and prints the reports.
 func run(o options, out io.Writer) (violations uint64, err error) {
 	var mu sync.Mutex // of out
 	say := func(format string, args ...any) {
@@ -154,7 +127,8 @@ func run(o options, out io.Writer) (violations uint64, err error) {
 	}
 	fabric := engine.NewFabric(o.fabric)
 	defer fabric.Close()
-	var cards []*card
+	var cards []vfiouser.Card
+	var devices []*hca.Device
 	var net *subnet.Subnet
 	var places []string
 	if o.topology != nil {
@@ -168,77 +142,33 @@ func run(o options, out io.Writer) (violations uint64, err error) {
 		if net != nil {
 			dc.Node = places[i]
 		}
-		c, err := newCard(o, dc, socket, say)
+		dc.Name = "card " + strconv.Itoa(i)
+		bus := vfiouser.Config{ID: hca.ID, Vectors: hca.Vectors, Table: hca.MSIXTable, PBA: hca.MSIXPBA}
+		bus.BARs[0] = o.personality.BARBytes()
+		if o.verbose {
+			bus.Logf = func(format string, args ...any) { say(dc.Name+": "+format, args...) }
+			dc.Trace = func(line string) { say("%s", line) }
+		}
+		server := vfiouser.New(bus)
+		dc.Memory, dc.Interrupt = server, server.Interrupt
+		dc.BAR0 = func() uint64 { return server.BAR(0) }
+		dev, err := hca.New(dc)
 		if err != nil {
 			return 0, err
 		}
-		cards = append(cards, c)
+		devices = append(devices, dev)
+		cards = append(cards, vfiouser.Card{Name: dc.Name, Socket: socket, Server: server, Device: dev})
 	}
-	errs := make(chan error, len(cards))
-	for _, c := range cards {
-		go func() { errs <- c.serve() }()
-	}
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
-	for range cards {
-		select {
-		case e := <-errs:
-			err = errors.Join(err, e)
-		case <-stop:
-			return finish(o, cards, out, err)
-		}
-	}
-	return finish(o, cards, out, err)
-}
-
-func newCard(o options, dc hca.Config, socket string, say func(string, ...any)) (*card, error) {
-	name := "card " + strconv.Itoa(int(dc.Index))
-	dc.Name = name
-	cfg := vfiouser.Config{ID: hca.ID, Vectors: hca.Vectors, Table: hca.MSIXTable, PBA: hca.MSIXPBA}
-	cfg.BARs[0] = o.personality.BARBytes()
-	if o.verbose {
-		cfg.Logf = func(format string, args ...any) { say(name+": "+format, args...) }
-		dc.Trace = func(line string) { say("%s", line) }
-	}
-	server := vfiouser.New(cfg)
-	dc.Memory, dc.Interrupt = server, server.Interrupt
-	dc.BAR0 = func() uint64 { return server.BAR(0) }
-	dev, err := hca.New(dc)
-	return &card{name: name, dev: dev, server: server, socket: socket}, err
-}
-
-// serve answers the client at the socket.
-func (c *card) serve() error {
-	conn, err := vfiouser.Accept(c.socket)
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
-	}
-	defer conn.Close()
-	if err := c.server.Serve(conn, c.dev); err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
-	}
-	return nil
-}
-
-// finish prints the reports.
-func finish(o options, cards []*card, out io.Writer, err error) (uint64, error) {
+	err = vfiouser.ServeAll(cards, func() {})
 	var all []hca.Report
-	violations := uint64(0)
-	for _, c := range cards {
-		c.dev.Close()
-		r := c.dev.Report()
+	for _, dev := range devices {
+		dev.Close()
+		r := dev.Report()
 		violations += r.Violations
 		all = append(all, r)
 		if !o.quiet {
 			r.Print(out)
 		}
 	}
-	if o.report != "" {
-		b, e := json.MarshalIndent(all, "", "\t")
-		if e == nil {
-			e = os.WriteFile(o.report, append(b, '\n'), 0o644)
-		}
-		err = errors.Join(err, e)
-	}
-	return violations, err
+	return violations, errors.Join(err, vfiouser.WriteReport(o.report, all))
 }
