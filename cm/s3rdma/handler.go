@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Headers of answers.
@@ -98,15 +99,17 @@ type served struct {
 	token Token
 	from  netip.Addr // where the request comes from
 
-	reader *Reader // of a PUT
-	writer *Writer // of a GET, once the handler writes
-	status int     // what the handler has said; 0 before
-	length int64   // what the handler has announced, or -1
-	plain  bool    // the handler's answer goes on as it is
-	moved  int64   // bytes that went by RDMA
-	err    error   // why there are no more
+	reader   *Reader // of a PUT
+	panicked error   // until the handler has returned
 
-	panicked error // until the handler has returned
+	mu     sync.Mutex // handlers have goroutines that write after the end
+	ended  bool       // the handler has returned
+	writer *Writer    // of a GET, once the handler writes
+	status int        // what the handler has said; 0 before
+	length int64      // what the handler has announced, or -1
+	plain  bool       // the handler's answer goes on as it is
+	moved  int64      // bytes that went by RDMA
+	err    error      // why there are no more
 }
 
 // check returns nil if the server takes an offer, a [*refusal] if it refuses the request, or why it
@@ -226,6 +229,9 @@ func (s *served) serve(next http.Handler) (err error) {
 		r.Header.Set("Content-Length", strconv.FormatInt(r.ContentLength, 10))
 	}
 	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.ended = true
 		if s.writer != nil {
 			s.writer.Abort() // after a panic of the handler; else it has been closed
 		}
@@ -238,7 +244,14 @@ func (s *served) serve(next http.Handler) (err error) {
 
 // WriteHeader keeps the status of the handler, unless it is one that has no data.
 func (s *served) WriteHeader(status int) {
-	if s.status != 0 || status < 200 { // informational ones are of no use here
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.head(status)
+}
+
+// head is WriteHeader, with the lock.
+func (s *served) head(status int) {
+	if s.ended || s.status != 0 || status < 200 { // informational ones are of no use here
 		return
 	}
 	s.status, s.length = status, -1
@@ -294,47 +307,70 @@ func (s *served) success(status int) {
 }
 
 // Write takes data of the handler.
-func (s *served) Write(p []byte) (int, error) {
-	s.WriteHeader(http.StatusOK)
-	switch {
-	case s.plain:
-		return s.ResponseWriter.Write(p)
-	case s.err != nil:
-		return 0, s.err
+func (s *served) Write(p []byte) (n int, err error) {
+	to, err := s.to()
+	if err != nil {
+		return 0, err
 	}
-	n, err := s.writer.Write(p)
-	s.err = err
-	return n, err
+	n, err = to.Write(p)
+	return n, s.wrote(err)
 }
 
 // ReadFrom takes data of the handler without a copy.
-func (s *served) ReadFrom(r io.Reader) (int64, error) {
-	s.WriteHeader(http.StatusOK)
-	switch {
-	case s.plain:
-		return io.Copy(s.ResponseWriter, r)
-	case s.err != nil:
-		return 0, s.err
+func (s *served) ReadFrom(r io.Reader) (n int64, err error) {
+	to, err := s.to()
+	if err != nil {
+		return 0, err
 	}
-	n, err := s.writer.ReadFrom(r)
-	s.err = err
-	return n, err
+	n, err = io.Copy(to, r)
+	return n, s.wrote(err)
+}
+
+// to returns where data of the handler goes.
+func (s *served) to() (io.Writer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.head(http.StatusOK)
+	switch {
+	case s.ended:
+		return nil, errDone
+	case s.plain:
+		return s.ResponseWriter, nil
+	case s.err != nil:
+		return nil, s.err
+	}
+	return s.writer, nil
+}
+
+// wrote keeps why there is no more data, and returns it.
+func (s *served) wrote(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.plain {
+		s.err = cmp.Or(s.err, err)
+	}
+	return err
 }
 
 // end sends the answer, if that has not been done.
 func (s *served) end() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.status == 0 {
 		s.length = 0
-		s.WriteHeader(http.StatusOK)
+		s.head(http.StatusOK)
 	}
+	s.ended = true
 	if s.plain {
 		return s.err
 	}
 	if s.writer != nil {
 		if s.err == nil {
 			s.err = s.writer.Close()
+		} else {
+			s.writer.Abort() // before the answer: the client may use its memory then
 		}
-		s.moved = s.writer.x.moved
+		s.moved = s.writer.progress()
 		if s.err == nil && s.length >= 0 && s.moved != s.length {
 			s.err = fmt.Errorf("s3rdma: the handler has written %d of %d bytes", s.moved, s.length)
 		}

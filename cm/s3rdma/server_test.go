@@ -1,6 +1,7 @@
 package s3rdma
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -125,6 +126,116 @@ func TestReadAfterHandler(t *testing.T) {
 		t.Errorf("%d transfers have not ended", n)
 	}
 }
+
+// TestWriteAfterHandler has writers that are used while, and after, another goroutine ends them: a
+// Write that waits fails, no WRITE is under way when the answer goes out, and the memory that a
+// reader has is not another transfer's.
+func TestWriteAfterHandler(t *testing.T) {
+	r := newRig(t, InitiatorOptions{Networks: everywhere, Chunk: 4096, Depth: 2, Transfers: 2, PerPeer: 2})
+	waits := make(chan bool, 1)
+	var stuck atomic.Bool
+	r.slow(t, func(ctx context.Context) {
+		if stuck.Load() {
+			waits <- true
+			<-ctx.Done()
+		}
+	})
+	g := r.region(t, 1<<16)
+	_, token := r.offer(t, g, http.MethodGet)
+	ended := make(chan error, 1)
+	stuck.Store(true)
+	w, err := r.initiator.Writer(t.Context(), token)
+	testenv.Must(t, err)
+	go func() {
+		_, err := w.Write(make([]byte, 1<<16))
+		ended <- err
+	}()
+	<-waits
+	testenv.Must(t, w.Abort())
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the Write that waits returns %v", err)
+	}
+	stuck.Store(false)
+
+	hold, lent := make(chan bool), make(chan []byte)
+	sent := 0
+	answer := httptest.NewRecorder()
+	r.initiator.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Write(make([]byte, 4097))
+		go func() {
+			_, err := w.(io.ReaderFrom).ReadFrom(reader(func(p []byte) (int, error) {
+				lent <- p
+				<-hold
+				fill(p, 99) // which another transfer must not see
+				return len(p), nil
+			}))
+			ended <- err
+		}()
+		data := <-lent
+		go func() { lent <- data }()
+	}), HandlerOptions{}).ServeHTTP(onHeader{answer, func() { sent = len(r.initiator.slots) }}, get(http.MethodGet, "/b/k", token))
+	if answer.Code != http.StatusInternalServerError || sent != 1 {
+		t.Errorf("the answer is %d, with %d transfers, want 500 with the one of the reader", answer.Code, sent)
+	}
+	<-lent
+	h := r.region(t, 1<<16)
+	_, other := r.offer(t, h, http.MethodGet)
+	want := make([]byte, 8000)
+	fill(want, 5)
+	w, err = r.initiator.Writer(t.Context(), other)
+	testenv.Must(t, err)
+	_, err = w.Write(want)
+	testenv.Must(t, err)
+	close(hold)
+	if err := <-ended; !errors.Is(err, errDone) {
+		t.Errorf("ReadFrom returns %v", err)
+	}
+	closed(t, w)
+	if !bytes.Equal(h.Bytes()[:len(want)], want) {
+		t.Error("the memory that a reader has was another transfer's")
+	}
+
+	x, third := r.offer(t, r.region(t, 1<<16), http.MethodGet)
+	for i := range 100 { // for the race detector
+		done := make(chan bool)
+		r.initiator.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			go func() {
+				defer close(done)
+				for err := error(nil); err == nil; {
+					if i%2 == 0 {
+						_, err = w.Write(want[:100])
+					} else {
+						_, err = w.(io.ReaderFrom).ReadFrom(bytes.NewReader(want[:100]))
+					}
+				}
+			}()
+		}), HandlerOptions{}).ServeHTTP(httptest.NewRecorder(), get(http.MethodGet, "/b/k", third))
+		<-done
+	}
+	x.loan.end(false)
+	if n := len(r.initiator.slots); n != 0 || len(r.initiator.peers) != 0 {
+		t.Errorf("%d transfers have not ended", n)
+	}
+}
+
+// reader is a function as a reader.
+type reader func([]byte) (int, error)
+
+func (r reader) Read(p []byte) (int, error) { return r(p) }
+
+// onHeader is an answer that calls a function before it goes out.
+type onHeader struct {
+	http.ResponseWriter
+	call func()
+}
+
+func (o onHeader) WriteHeader(status int) {
+	o.call()
+	o.ResponseWriter.WriteHeader(status)
+}
+
+func (o onHeader) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
 // writer is a function as a writer.
 type writer func([]byte) (int, error)

@@ -1,6 +1,7 @@
 package s3rdma
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type transfer struct {
 	used  int    // how many are in use
 	at    int64  // bytes whose requests are posted
 	moved int64  // bytes whose requests have completed
+	held  bool   // the oldest slot has been handed out
 	err   error  // why there is no more
 }
 
@@ -104,7 +106,7 @@ func (x *transfer) wait() (int, error) {
 
 // release gives the oldest slot back.
 func (x *transfer) release() {
-	x.slots[x.first] = slot{}
+	x.slots[x.first], x.held = slot{}, false
 	x.first, x.used = (x.first+1)%len(x.slots), x.used-1
 }
 
@@ -120,11 +122,22 @@ func (x *transfer) fail(err error) error {
 	return x.err
 }
 
+// stop ends requests that are under way, after which only finish may follow.
+func (x *transfer) stop() error {
+	if x.used > 0 && x.lane.Reset() != nil {
+		return x.lane.channel.Close()
+	}
+	return nil
+}
+
 // finish ends the transfer. Requests that are under way end first, so that none touches memory of
 // the next one.
 func (x *transfer) finish() error {
 	if x.lane == nil {
 		return nil
+	}
+	if x.held {
+		x.release()
 	}
 	err := x.i.give(x.lane, x.err == nil && x.used == 0)
 	x.lane = nil
@@ -136,19 +149,84 @@ func (x *transfer) finish() error {
 	return err
 }
 
+// stream is what readers and writers have in common: one goroutine at a time may use them, and
+// another one may end them meanwhile.
+type stream struct {
+	x      *transfer
+	cancel context.CancelFunc // ends a call that waits
+	after  error              // of calls after the end
+
+	mu     sync.Mutex // held by all methods, but not while memory is lent
+	lent   bool       // code of others has memory of the transfer
+	closed bool
+}
+
+// errTwo says that two goroutines use a reader or a writer.
+var errTwo = errors.New("s3rdma: another goroutine moves the data")
+
+// begin begins a transfer for a reader or a writer.
+func (s *stream) begin(ctx context.Context, i *Initiator, t Token, from netip.Addr, read bool) (err error) {
+	ctx, s.cancel = context.WithCancel(ctx)
+	s.after = errDone
+	if s.x, err = i.begin(ctx, t, from, read); err != nil {
+		s.cancel()
+	}
+	return err
+}
+
+// usable returns an error if a method can do nothing.
+func (s *stream) usable() error {
+	switch {
+	case s.closed:
+		return s.after
+	case s.lent:
+		return errTwo
+	}
+	return nil
+}
+
+// lend calls code of others, which has memory of the transfer, without the lock: it may be slow, and
+// may want to know how far the transfer is. If the end comes meanwhile, the memory stays as it is
+// until the code returns.
+func (s *stream) lend(f func()) {
+	s.lent = true
+	s.mu.Unlock()
+	defer func() { // also if f panics
+		s.mu.Lock()
+		s.lent = false
+		if s.closed {
+			s.x.finish()
+		}
+	}()
+	f()
+}
+
+// end ends the transfer. While memory is lent, it ends the requests alone, and lend does the rest.
+func (s *stream) end() error {
+	s.closed = true
+	if s.lent {
+		return s.x.stop()
+	}
+	return s.x.finish()
+}
+
+// abort ends the transfer as it is. A call that waits fails.
+func (s *stream) abort() error {
+	s.cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	return s.end()
+}
+
 // Reader reads the memory that a request offers, for a PUT. One goroutine at a time may read; Close
 // may be called from another one.
 type Reader struct {
-	x      *transfer
-	cancel context.CancelFunc // ends a Read that waits
-	after  error              // of a Read after Close
-
-	mu     sync.Mutex // held by Read, and by WriteTo but while the data is written
-	data   []byte     // of the oldest slot, not read yet
-	held   bool       // the oldest slot has been handed out
-	taken  int64      // bytes that were handed out
-	lent   bool       // WriteTo has lent data to its writer, and finishes the transfer if Close cannot
-	closed bool
+	stream
+	data  []byte // of the oldest slot, not read yet
+	taken int64  // bytes that were handed out
 }
 
 // Reader returns a reader of the memory of a token. If there are as many transfers as there may be,
@@ -159,32 +237,21 @@ func (i *Initiator) Reader(ctx context.Context, t Token) (*Reader, error) {
 
 // reader returns a reader for a request from an address.
 func (i *Initiator) reader(ctx context.Context, t Token, from netip.Addr) (*Reader, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	x, err := i.begin(ctx, t, from, true)
-	if err != nil {
-		cancel()
+	r := new(Reader)
+	if err := r.begin(ctx, i, t, from, true); err != nil {
 		return nil, err
 	}
-	return &Reader{x: x, cancel: cancel, after: errDone}, nil
+	return r, nil
 }
-
-// errTwo says that two goroutines read.
-var errTwo = errors.New("s3rdma: another goroutine reads the memory")
 
 // next gets the next chunk, if there is nothing left of the last one.
 func (r *Reader) next() error {
-	x := r.x
-	switch {
-	case r.closed:
-		return r.after
-	case r.lent:
-		return errTwo
-	case len(r.data) > 0:
-		return nil
+	if err := r.usable(); err != nil || len(r.data) > 0 {
+		return err
 	}
-	if r.held {
+	x := r.x
+	if x.held {
 		x.release()
-		r.held = false
 	}
 	if x.err != nil {
 		return x.err
@@ -202,7 +269,7 @@ func (r *Reader) next() error {
 	if err != nil {
 		return err
 	}
-	r.data, r.held = x.memory(s)[:x.slots[s].size], true
+	r.data, x.held = x.memory(s)[:x.slots[s].size], true
 	return nil
 }
 
@@ -216,17 +283,20 @@ func (r *Reader) Read(p []byte) (int, error) {
 	if err := r.next(); err != nil {
 		return 0, err
 	}
-	n := copy(p, r.data)
+	return r.take(copy(p, r.data)), nil
+}
+
+// take counts n bytes as read.
+func (r *Reader) take(n int) int {
 	r.data, r.taken = r.data[n:], r.taken+int64(n)
-	return n, nil
+	return n
 }
 
 // WriteTo implements [io.WriterTo]. It copies nothing: w gets the memory that the device has
 // written.
-func (r *Reader) WriteTo(w io.Writer) (int64, error) {
+func (r *Reader) WriteTo(w io.Writer) (sum int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var sum int64
 	for {
 		switch err := r.next(); {
 		case errors.Is(err, io.EOF):
@@ -234,37 +304,18 @@ func (r *Reader) WriteTo(w io.Writer) (int64, error) {
 		case err != nil:
 			return sum, err
 		}
-		n, err := r.lend(w)
-		sum += int64(n)
-		if err != nil {
+		data, n := r.data, 0
+		r.lend(func() { n, err = w.Write(data) })
+		switch {
+		case n < 0 || n > len(data):
+			return sum, fmt.Errorf("s3rdma: Write returns %d of %d bytes", n, len(data))
+		case n < len(data) && err == nil:
+			err = io.ErrShortWrite
+		}
+		if sum += int64(r.take(n)); err != nil {
 			return sum, err
 		}
 	}
-}
-
-// lend writes the data that there is to w, without the lock: w may be slow, and may want to know
-// how far the reader is.
-func (r *Reader) lend(w io.Writer) (n int, err error) {
-	data := r.data
-	r.lent = true
-	r.mu.Unlock()
-	defer func() { // also if w panics
-		r.mu.Lock()
-		r.lent = false
-		if r.closed {
-			r.finish()
-			return
-		}
-		r.data, r.taken = r.data[n:], r.taken+int64(n)
-	}()
-	n, err = w.Write(data)
-	switch {
-	case n < 0 || n > len(data):
-		return 0, fmt.Errorf("s3rdma: Write returns %d of %d bytes", n, len(data))
-	case n < len(data) && err == nil:
-		err = io.ErrShortWrite
-	}
-	return n, err
 }
 
 // progress returns how many bytes were handed out, and why there are no more, if that is a failure.
@@ -279,34 +330,12 @@ func (r *Reader) progress() (int64, error) {
 
 // Close ends the reader, also before its end. A Read that waits fails. The memory that WriteTo has
 // lent to its writer stays as it is until that has returned.
-func (r *Reader) Close() error {
-	r.cancel()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil
-	}
-	r.closed = true
-	if r.lent {
-		return nil
-	}
-	return r.finish()
-}
+func (r *Reader) Close() error { return r.abort() }
 
-// finish ends the transfer.
-func (r *Reader) finish() error {
-	r.data = nil
-	if r.held {
-		r.x.release()
-		r.held = false
-	}
-	return r.x.finish()
-}
-
-// Writer writes to the memory that a request offers, for a GET. One goroutine at a time may use it.
-// After Close and Abort its methods fail.
+// Writer writes to the memory that a request offers, for a GET. One goroutine at a time may write;
+// Close and Abort may be called from another one. After them the other methods fail.
 type Writer struct {
-	x      *transfer
+	stream
 	filled int // bytes in the slot that is free
 }
 
@@ -318,11 +347,11 @@ func (i *Initiator) Writer(ctx context.Context, t Token) (*Writer, error) {
 
 // writer returns a writer for a request from an address.
 func (i *Initiator) writer(ctx context.Context, t Token, from netip.Addr) (*Writer, error) {
-	x, err := i.begin(ctx, t, from, false)
-	if err != nil {
+	w := new(Writer)
+	if err := w.begin(ctx, i, t, from, false); err != nil {
 		return nil, err
 	}
-	return &Writer{x: x}, nil
+	return w, nil
 }
 
 // errTooLong says that there is more data than room.
@@ -330,6 +359,9 @@ var errTooLong = errors.New("s3rdma: the object is larger than the memory of the
 
 // room returns the room in the slot that is free, and waits until there is one.
 func (w *Writer) room() ([]byte, error) {
+	if err := w.usable(); err != nil {
+		return nil, err
+	}
 	x := w.x
 	switch {
 	case x.err != nil:
@@ -363,6 +395,8 @@ func (w *Writer) flush() error {
 
 // Write implements [io.Writer]. It returns when p is copied; Close says whether it has arrived.
 func (w *Writer) Write(p []byte) (sum int, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for len(p) > 0 {
 		room, err := w.room()
 		if err != nil {
@@ -380,19 +414,27 @@ func (w *Writer) Write(p []byte) (sum int, err error) {
 // ReadFrom implements [io.ReaderFrom]. It copies nothing: r reads into the memory that the device
 // sends.
 func (w *Writer) ReadFrom(r io.Reader) (sum int64, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for {
 		room, err := w.room()
-		if errors.Is(err, errTooLong) { // unless this is the end
-			var one [1]byte
-			room = one[:]
-			if _, end := io.ReadFull(r, room); end != nil {
-				return sum, ignoreEOF(end)
-			}
-		}
-		if err != nil {
+		full := errors.Is(err, errTooLong) // unless this is the end
+		if full {
+			room = make([]byte, 1)
+		} else if err != nil {
 			return sum, err
 		}
-		n, end := r.Read(room)
+		var n int
+		var end error
+		w.lend(func() { n, end = r.Read(room) })
+		switch err := w.usable(); {
+		case err != nil:
+			return sum, err
+		case n < 0 || n > len(room):
+			return sum, fmt.Errorf("s3rdma: Read returns %d of %d bytes", n, len(room))
+		case full && n > 0:
+			return sum, errTooLong
+		}
 		sum += int64(n)
 		if err := w.add(n); err != nil {
 			return sum, err
@@ -412,13 +454,16 @@ func ignoreEOF(err error) error {
 }
 
 // Close sends what is left and waits until the client's device has acknowledged everything. After
-// an error the client has a part at most.
+// an error the client has a part at most. It is an error if ReadFrom still reads.
 func (w *Writer) Close() error {
-	x := w.x
-	if x.lane == nil {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.cancel()
+	if w.closed {
 		return nil
 	}
-	err := x.err
+	x := w.x
+	err := cmp.Or(w.usable(), x.err)
 	if err == nil && w.filled > 0 {
 		err = w.flush()
 	}
@@ -427,11 +472,19 @@ func (w *Writer) Close() error {
 			x.release()
 		}
 	}
-	return errors.Join(err, x.finish())
+	return errors.Join(err, w.end())
 }
 
-// Abort ends the writer without sending what is left.
-func (w *Writer) Abort() error { return w.x.finish() }
+// Abort ends the writer without sending what is left. A Write that waits fails. The memory that
+// ReadFrom has lent to its reader stays as it is until that has returned.
+func (w *Writer) Abort() error { return w.abort() }
+
+// progress returns how many bytes the client's device has acknowledged.
+func (w *Writer) progress() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.x.moved
+}
 
 // Pull reads the memory of a token into a region of the initiator's PD, from an offset.
 func (i *Initiator) Pull(ctx context.Context, t Token, mr *uverbs.MR, offset int) error {
