@@ -138,7 +138,10 @@ func (i *Initiator) newLane() (_ *lane, err error) {
 	if l.mr, err = i.pd.RegMR(l.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}); err != nil {
 		return nil, err
 	}
-	l.channel, err = i.open()
+	c, err := i.open()
+	if err == nil { // else c may be a nil pointer
+		l.channel = c
+	}
 	return l, err
 }
 

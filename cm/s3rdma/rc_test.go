@@ -93,9 +93,7 @@ func (c *rcChannel) Point(ctx context.Context, t Token) error {
 	if err != nil {
 		return err
 	}
-	path := c.i.o.Path
-	path.Timeout, path.RetryCount = 12, 2
-	if c.qp, err = c.i.pd.CreateQP(uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.i.o.Depth, Path: path}); err != nil {
+	if c.qp, err = c.i.pd.CreateQP(uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.i.o.Depth, Path: c.i.o.Path}); err != nil {
 		return err
 	}
 	return uverbs.ConnectPair(ctx, c.qp, peer)
@@ -173,26 +171,42 @@ func closed(t testing.TB, c interface{ Close() error }) {
 func newRig(t testing.TB, o InitiatorOptions) *rig {
 	t.Helper()
 	testenv.Guest(t)
-	a, b := openDevice(t, 0), openDevice(t, 1)
-	o.Path.GIDIndex = new(testenv.TheRig().GID)
 	r := new(rig)
-	var err error
-	if testenv.TheRig().Driver == "mlx5" {
-		o.Path.Timeout, o.Path.RetryCount = 12, 2 // what fails does so soon
-		r.target, err = NewTarget(a, TargetOptions{Path: uverbs.PathOptions{GIDIndex: o.Path.GIDIndex}})
-	} else {
-		r.target, err = newTarget(a, func(pd *uverbs.PD) (end, error) { return newRCTarget(a, pd) })
-	}
-	testenv.Must(t, err)
-	t.Cleanup(func() { closed(t, r.target) })
-	if testenv.TheRig().Driver == "mlx5" {
-		r.initiator, err = NewInitiator(b, o)
-	} else {
-		r.initiator, err = newInitiator(b, o, newRCChannel)
-	}
-	testenv.Must(t, err)
-	t.Cleanup(func() { closed(t, r.initiator) })
+	r.newTarget(t)
+	r.newInitiator(t, o)
 	return r
+}
+
+// newTarget gives the rig a target, on a device of its own.
+func (r *rig) newTarget(t testing.TB) {
+	t.Helper()
+	dev := openDevice(t, 0)
+	target, err := newTarget(dev, func(pd *uverbs.PD) (end, error) {
+		if testenv.TheRig().Driver != "mlx5" {
+			return newRCTarget(dev, pd)
+		}
+		return newDCT(dev, pd, TargetOptions{Path: uverbs.PathOptions{GIDIndex: new(testenv.TheRig().GID)}})
+	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { closed(t, target) })
+	r.target = target
+}
+
+// newInitiator gives the rig an initiator, on a device of its own.
+func (r *rig) newInitiator(t testing.TB, o InitiatorOptions) {
+	t.Helper()
+	dev := openDevice(t, 1)
+	o.Path.GIDIndex = new(testenv.TheRig().GID)
+	o.Path.Timeout, o.Path.RetryCount = 12, 2 // what fails does so soon
+	i, err := newInitiator(dev, o, func(i *Initiator) (channel, error) {
+		if testenv.TheRig().Driver != "mlx5" {
+			return newRCChannel(i)
+		}
+		return newDCI(i)
+	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { closed(t, i) })
+	r.initiator = i
 }
 
 // region makes a region.

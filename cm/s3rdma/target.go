@@ -29,7 +29,6 @@ type TargetOptions struct {
 // Target is a client's side: a target of DC, by which servers reach the memory that requests offer
 // them. It is safe for concurrent use.
 type Target struct {
-	dev *uverbs.Device
 	pd  *uverbs.PD
 	end end
 	at  uverbs.Endpoint
@@ -52,33 +51,20 @@ func NewTarget(dev *uverbs.Device, o TargetOptions) (*Target, error) {
 }
 
 // newTarget makes a target, whose end a function makes.
-func newTarget(dev *uverbs.Device, open func(*uverbs.PD) (end, error)) (t *Target, err error) {
-	t = &Target{dev: dev}
-	defer func() {
-		if err != nil {
-			t.release()
-		}
-	}()
-	if t.pd, err = dev.AllocPD(); err != nil {
+func newTarget(dev *uverbs.Device, open func(*uverbs.PD) (end, error)) (*Target, error) {
+	pd, err := dev.AllocPD()
+	if err != nil {
 		return nil, err
 	}
-	if t.end, err = open(t.pd); err != nil {
-		return nil, err
+	e, err := open(pd)
+	if err != nil { // e may be a nil pointer
+		return nil, errors.Join(err, pd.Close())
 	}
-	t.at, err = t.end.Endpoint()
-	return t, err
-}
-
-// release closes what the target has.
-func (t *Target) release() error {
-	var errs []error
-	if t.end != nil {
-		errs = append(errs, t.end.Close())
+	at, err := e.Endpoint()
+	if err != nil {
+		return nil, errors.Join(err, e.Close(), pd.Close())
 	}
-	if t.pd != nil {
-		errs = append(errs, t.pd.Close())
-	}
-	return errors.Join(errs...)
+	return &Target{pd: pd, end: e, at: at}, nil
 }
 
 // Close closes the target. Its regions must have been closed before: it fails with EBUSY while
@@ -92,7 +78,7 @@ func (t *Target) Close() error {
 	case t.regions > 0:
 		return fmt.Errorf("s3rdma: the target has %d regions, which are to be closed before: %w", t.regions, syscall.EBUSY)
 	}
-	if err := t.release(); err != nil {
+	if err := errors.Join(t.end.Close(), t.pd.Close()); err != nil {
 		return err
 	}
 	t.closed = true

@@ -179,6 +179,22 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestNoDC makes targets and initiators on devices that do not have DC, or not as is wanted.
+func TestNoDC(t *testing.T) {
+	dev := openDevice(t, 0)
+	path := uverbs.PathOptions{}
+	if testenv.TheRig().Driver == "mlx5" {
+		path.Port = 200
+	}
+	_, err := NewTarget(dev, TargetOptions{Path: path})
+	_, err2 := NewInitiator(dev, InitiatorOptions{Path: path})
+	for _, err := range []error{err, err2} {
+		if _, ok := errors.AsType[*uverbs.FeatureError](err); err == nil || ok != (path.Port == 0) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 // TestRegion uses regions in ways that they do not allow.
 func TestRegion(t *testing.T) {
 	r := newRig(t, InitiatorOptions{})
