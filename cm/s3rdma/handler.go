@@ -269,8 +269,10 @@ func (s *served) head(status int) {
 			return
 		}
 		s.success(status)
+	case failed != nil: // why the handler reports an error; the client can send a body
+		s.err = failed
+		return
 	case s.reader != nil:
-		s.err = failed // why the handler reports an error, perhaps
 	case status == http.StatusOK || status == http.StatusPartialContent:
 		if s.length != 0 {
 			s.begin()

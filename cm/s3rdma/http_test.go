@@ -66,6 +66,13 @@ func (s store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serveStore serves a directory.
 func serveStore(t *testing.T, wrap func(http.Handler) http.Handler) (*Client, string) {
 	t.Helper()
+	s, dir := newStore(t, wrap)
+	return &Client{Endpoint: s.URL, Timeout: 20 * time.Second}, dir
+}
+
+// newStore returns a server of a directory.
+func newStore(t *testing.T, wrap func(http.Handler) http.Handler) (*httptest.Server, string) {
+	t.Helper()
 	dir := t.TempDir()
 	var h http.Handler = store{dir}
 	if wrap != nil {
@@ -73,7 +80,7 @@ func serveStore(t *testing.T, wrap func(http.Handler) http.Handler) (*Client, st
 	}
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
-	return &Client{Endpoint: s.URL, Timeout: 20 * time.Second}, dir
+	return s, dir
 }
 
 // fill fills memory with bytes of a seed.

@@ -139,6 +139,7 @@ func TestMain(m *testing.M) {
 
 // rig is a client's target and a server's initiator.
 type rig struct {
+	dev       *uverbs.Device // the target's
 	target    *Target
 	initiator *Initiator
 }
@@ -189,7 +190,7 @@ func (r *rig) newTarget(t testing.TB) {
 	})
 	testenv.Must(t, err)
 	t.Cleanup(func() { closed(t, target) })
-	r.target = target
+	r.dev, r.target = dev, target
 }
 
 // newInitiator gives the rig an initiator, on a device of its own.
