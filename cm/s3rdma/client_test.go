@@ -12,57 +12,11 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
 )
-
-// answers is a server that sends one text after each request of a connection, and closes it after
-// some.
-func answers(t *testing.T, text string) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testenv.Must(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Read(make([]byte, 4096))
-			io.WriteString(c, text)
-			c.Close()
-		}
-	}()
-	return "http://" + l.Addr().String()
-}
-
-// TestAnswers gets objects from servers whose answers break off, or make no sense.
-func TestAnswers(t *testing.T) {
-	r := newRig(t, InitiatorOptions{})
-	g := r.region(t, 8192)
-	for name, test := range map[string]struct {
-		text string
-		err  error
-	}{
-		"chunks that break off":  {"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", io.ErrUnexpectedEOF},
-		"a body that breaks off": {"200 OK\r\nContent-Length: 10\r\n\r\nhello", io.ErrUnexpectedEOF},
-		"full, and breaks off":   {"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2000\r\n" + strings.Repeat("x", 8192) + "\r\n", io.ErrUnexpectedEOF},
-		"bytes without reply":    {"200 OK\r\nX-Amz-Rdma-Bytes-Transferred: 1000\r\nContent-Length: 0\r\n\r\n", syscall.EPROTO},
-		"204":                    {"204 No Content\r\n\r\n", syscall.EPROTO},
-		"204 with a reply":       {"204 No Content\r\nX-Amz-Rdma-Reply: 501\r\n\r\n", syscall.EPROTO},
-		"a part, by the body":    {"206 Partial\r\nContent-Length: 3\r\nContent-Range: bytes 5-7/100\r\n\r\nabc", syscall.EPROTO},
-		"a part, by RDMA":        {"206 Partial\r\nContent-Length: 0\r\nX-Amz-Rdma-Reply: 206\r\nX-Amz-Rdma-Bytes-Transferred: 3\r\nContent-Range: bytes 5-7/100\r\n\r\n", syscall.EPROTO},
-	} {
-		c := &Client{Endpoint: answers(t, "HTTP/1.1 "+test.text), Transport: new(http.Transport)}
-		if res, err := c.Get(t.Context(), "b/k", g, GetOptions{}); !errors.Is(err, test.err) {
-			t.Errorf("%s: Get returns %+v, %v, want %v", name, res, err, test.err)
-		}
-	}
-}
 
 // TestCompressed gets objects that are stored compressed, and from servers that compress: the bytes
 // of the object arrive.

@@ -144,8 +144,10 @@ func (x *Exchange) end(resp *http.Response, err error, hold bool) (int, error) {
 	if resp == nil {
 		return 0, errors.New("s3rdma: there is neither an answer nor an error")
 	}
-	reply := resp.Header.Get(replyHeader)
+	reply, err := one(resp, replyHeader)
 	switch {
+	case err != nil:
+		return 0, err
 	case reply == "501", resp.StatusCode == http.StatusNotImplemented:
 		return 0, ErrDeclined
 	case resp.StatusCode < 200 || resp.StatusCode > 299:
@@ -186,7 +188,7 @@ func (x *Exchange) judgePut(resp *http.Response, reply string) (int, error) {
 	case err != nil:
 		return 0, err
 	case reply != "" && reply != "200" && reply != "204":
-		return 0, errAnswer("the answer to a PUT has %s %q, want 200, 204 or 501", strings.ToLower(replyHeader), reply)
+		return 0, errAnswer("the answer to a PUT has %s %.100q, want 200, 204 or 501", strings.ToLower(replyHeader), reply)
 	case known && reply != "" && moved != int64(x.n):
 		return 0, errAnswer("the server has read %d of %d bytes", moved, x.n)
 	case known && reply != "":
@@ -221,7 +223,7 @@ func (x *Exchange) judgeGet(resp *http.Response, reply string) (int, error) {
 	case x.sent.Load() > 1:
 		return 0, errRepeated
 	case reply != "200" && reply != "206":
-		return 0, errAnswer("the answer to a GET has %s %q, want 200, 206 or 501", strings.ToLower(replyHeader), reply)
+		return 0, errAnswer("the answer to a GET has %s %.100q, want 200, 206 or 501", strings.ToLower(replyHeader), reply)
 	case !known:
 		return 0, errAnswer("the answer says that the data was moved, but has no %s", strings.ToLower(bytesHeader))
 	case moved > int64(x.n):
@@ -244,9 +246,9 @@ func checkRange(asked, got string, n int64) error {
 	first, last := parseRange(strings.TrimPrefix(asked, "bytes="))
 	switch {
 	case from < 0 || to-from+1 != n:
-		return errAnswer("the answer has %d bytes, and Content-Range %q", n, got)
+		return errAnswer("the answer has %d bytes, and Content-Range %.100q", n, got)
 	case first >= 0 && (from != first || last >= 0 && to > last):
-		return errAnswer("the request is for %q, and the answer has Content-Range %q", asked, got)
+		return errAnswer("the request is for %q, and the answer has Content-Range %.100q", asked, got)
 	}
 	return nil
 }
@@ -264,15 +266,27 @@ func parseRange(s string) (first, last int64) {
 	return number(a), number(b)
 }
 
+// one returns the value of a header of an answer, or "" without one.
+func one(resp *http.Response, name string) (string, error) {
+	switch v := resp.Header.Values(name); len(v) {
+	case 0:
+		return "", nil
+	case 1:
+		return v[0], nil
+	default:
+		return "", errAnswer("the answer has %d headers %s, want 1", len(v), strings.ToLower(name))
+	}
+}
+
 // bytesMoved returns how many bytes the server says to have moved, if it does.
 func bytesMoved(resp *http.Response) (n int64, known bool, err error) {
-	s := resp.Header.Get(bytesHeader)
-	if s == "" {
-		return 0, false, nil
+	s, err := one(resp, bytesHeader)
+	if s == "" || err != nil {
+		return 0, false, err
 	}
 	v, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {
-		return 0, false, errAnswer("the answer has %s %q, want a number of bytes", strings.ToLower(bytesHeader), s)
+		return 0, false, errAnswer("the answer has %s %.100q, want a number of bytes", strings.ToLower(bytesHeader), s)
 	}
 	return int64(v), true, nil
 }

@@ -131,6 +131,7 @@ func (c *stepCase) removeDevice(of string) {
 
 // killInitiator destroys the server's queue pair, as the kernel does when a process ends.
 func (c *stepCase) killInitiator() {
+	c.initiator.o.Timeout = 1 // a CQ does not tell that a queue pair is gone
 	if ch, ok := c.channel.channel.(*dci); ok {
 		testenv.Must(c.t, ch.QP.Close())
 	} else {
