@@ -70,6 +70,7 @@ func (c *config) mlx5Suites() []suite {
 			name: "s3", doc: "objects of S3 by RDMA on a modelled ConnectX: with aws-sdk-go-v2 and minio-go, with versitygw's client, and the example",
 			steps: []step{
 				{name: "sdk", device: "mlx5,mode=roce", env: model[:3:3], programs: []program{only("s3sdk", "TestClients"), {name: "objects", args: []string{"try"}}}},
+				{name: "heap", kernel: "latest", device: "mlx5,mode=roce", env: model[:3:3], programs: []program{only("s3rdma", "TestHeap")}},
 				{name: "large", device: "mlx5,mode=roce", flags: []string{"-mem", "4G"}, env: append(model[:3:3], "GOVERBS_LARGE=1"), programs: []program{only("s3rdma", "TestLarge")}},
 				{name: "cost", device: "mlx5,mode=roce", flags: []string{"-mem", "2G", "-cpus", "1", "-icount"}, env: model[:3:3], programs: []program{benchmark("s3rdma", "Objects", "5x")}},
 				{
