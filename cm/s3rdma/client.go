@@ -42,9 +42,10 @@ type Client struct {
 
 // Result is what a request has done.
 type Result struct {
-	N      int         // N is how many bytes of the region were sent or received.
-	RDMA   bool        // RDMA says that they went by RDMA, not by a body.
-	Header http.Header // Header is the header of the answer: ETag, Last-Modified, Content-Range.
+	N       int         // N is how many bytes of the region were sent or received.
+	RDMA    bool        // RDMA says that they went by RDMA, not by a body.
+	Checked bool        // Checked says that they have the sum that the server has of the object, see GetOptions.
+	Header  http.Header // Header is the header of the answer: ETag, Last-Modified, Content-Range.
 }
 
 // PutOptions are the options of [Client.Put].
@@ -136,11 +137,35 @@ type GetOptions struct {
 	Header http.Header // Header is added to the request, such as If-Match; not Range, which the next two make.
 	Offset int64       // Offset is the first byte of the object that is wanted.
 	Length int         // Length is how many bytes are wanted at most; by default all from Offset, which must fit into the region.
+
+	// Checksum asks for the sum of the object. If the server has one of all of the data (of five
+	// kinds), the data is compared with it, and another sum is an error that matches EBADMSG. It is
+	// not for a part of an object, nor for a dma-buf.
+	Checksum bool
 }
 
 // Get gets an object, "bucket/key", or a range of it, into a region from its start. If there are
 // more bytes than fit, it fails with an error that matches [io.ErrShortBuffer].
 func (c *Client) Get(ctx context.Context, object string, r *Region, o GetOptions) (Result, error) {
+	if !o.Checksum {
+		return c.get(ctx, object, r, o)
+	}
+	if o.Offset != 0 || o.Length != 0 || r.buf == nil {
+		return Result{}, errors.New("s3rdma: Checksum is set with Offset or Length, or of a dma-buf, want none of them")
+	}
+	if o.Header = o.Header.Clone(); o.Header == nil {
+		o.Header = http.Header{}
+	}
+	o.Header.Set("X-Amz-Checksum-Mode", "ENABLED")
+	res, err := c.get(ctx, object, r, o)
+	if err == nil {
+		res.Checked, err = r.check(res.Header, res.N)
+	}
+	return res, err
+}
+
+// get is Get without a check of the data.
+func (c *Client) get(ctx context.Context, object string, r *Region, o GetOptions) (Result, error) {
 	if o.Offset < 0 || o.Length < 0 || o.Length > r.size {
 		return Result{}, fmt.Errorf("s3rdma: the range is %d bytes from %d, want 0 to %d bytes from 0 or more", o.Length, o.Offset, r.size)
 	}
@@ -413,13 +438,10 @@ func (c *Client) whole(ctx context.Context, object string, res Result, offset in
 	return nil
 }
 
-// checksum returns the sum of data as headers have it.
+// checksum returns the sum of data as sumHeader has it.
 func checksum(data []byte) string {
 	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, crc64.Checksum(data, nvme)))
 }
-
-// nvme is the table of CRC-64/NVME.
-var nvme = crc64.MakeTable(0x9a6c9329ac4bc9b5)
 
 // body is memory as the body of a request. After Close nobody reads the memory any more.
 type body struct {

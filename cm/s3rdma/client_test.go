@@ -3,8 +3,11 @@ package s3rdma
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -12,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -162,6 +166,50 @@ func TestServers(t *testing.T) {
 	}
 }
 
+// TestGetChecksum gets an object with sums, right and wrong, of each kind, by RDMA and by the body.
+func TestGetChecksum(t *testing.T) {
+	const data = "123456789"
+	r := newRig(t, InitiatorOptions{Networks: everywhere})
+	g := r.region(t, 100)
+	send := http.Header{}
+	s := httptest.NewServer(r.initiator.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Amz-Checksum-Mode") == "ENABLED" {
+			maps.Copy(w.Header(), send)
+		}
+		io.WriteString(w, data)
+	}), HandlerOptions{}))
+	defer s.Close()
+	for _, body := range []bool{false, true} {
+		get := func(o GetOptions) (Result, error) {
+			return (&Client{Endpoint: s.URL, BodyOnly: body}).Get(t.Context(), "b/k", g, o)
+		}
+		for name, sum := range map[string]string{ // the check values of the catalogues of sums
+			"Crc32": "cbf43926", "Crc32c": "e3069283", "Crc64nvme": "ae8b14860a799888", "Sha1": "f7c3bc1d808e04732adf679965ccc34ca7ae3441",
+			"Sha256": "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225",
+		} {
+			raw, err := hex.DecodeString(sum)
+			testenv.Must(t, err)
+			send = http.Header{"X-Amz-Checksum-" + name: {base64.StdEncoding.EncodeToString(raw)}}
+			if res, err := get(GetOptions{Checksum: true}); err != nil || !res.Checked || res.RDMA == body || string(g.Bytes()[:res.N]) != data {
+				t.Errorf("%s: Get returns %+v, %v", name, res, err)
+			}
+			if res, err := get(GetOptions{}); err != nil || res.Checked {
+				t.Errorf("%s: Get without Checksum returns %+v, %v", name, res, err)
+			}
+			raw[0] ^= 1
+			send = http.Header{"X-Amz-Checksum-" + name: {base64.StdEncoding.EncodeToString(raw)}}
+			if res, err := get(GetOptions{Checksum: true}); !errors.Is(err, syscall.EBADMSG) || res.Checked {
+				t.Errorf("%s, of other data: Get returns %+v, %v", name, res, err)
+			}
+		}
+		for _, send = range []http.Header{{}, {"X-Amz-Checksum-Crc32": {"y/Q5Jg==-2"}}, {"X-Amz-Checksum-Crc32": {"AAAAAA=="}, "X-Amz-Checksum-Type": {"COMPOSITE"}}} {
+			if res, err := get(GetOptions{Checksum: true}); err != nil || res.Checked {
+				t.Errorf("%v: Get returns %+v, %v", send, res, err)
+			}
+		}
+	}
+}
+
 // TestBadOptions has calls that make no sense.
 func TestBadOptions(t *testing.T) {
 	r := newRig(t, InitiatorOptions{})
@@ -177,6 +225,9 @@ func TestBadOptions(t *testing.T) {
 		"Checksum of a dma-buf": {func() (Result, error) {
 			return c.Put(t.Context(), "b/k", &Region{size: 10}, 10, PutOptions{Checksum: true})
 		}, "want none of a dma-buf"},
+		"Checksum of a part": {func() (Result, error) {
+			return c.Get(t.Context(), "b/k", g, GetOptions{Length: 5, Checksum: true})
+		}, "Checksum is set with Offset or Length"},
 		"Part without UploadID": {func() (Result, error) { return c.Put(t.Context(), "b/k", g, 10, PutOptions{Part: 3}) }, "Part is 3 and UploadID is empty"},
 		"Range": {func() (Result, error) {
 			return c.Get(t.Context(), "b/k", g, GetOptions{Header: http.Header{"range": {"bytes=0-1"}}})

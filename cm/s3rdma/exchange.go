@@ -3,9 +3,15 @@ package s3rdma
 import (
 	"bytes"
 	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"hash"
+	"hash/crc32"
+	"hash/crc64"
 	"io"
 	"net/http"
 	"net/http/httptrace"
@@ -196,7 +202,7 @@ func (x *Exchange) judgePut(resp *http.Response, reply string) (int, error) {
 	case resp.Header.Get("Etag") == emptyETag:
 		return 0, errIgnored // it has stored an empty object
 	}
-	for _, name := range sums {
+	for name := range sums {
 		if sent := x.req.Header.Get(name); sent != "" && resp.Header.Get(name) == sent {
 			return x.n, nil // the server has the data, or it could not know the sum of it
 		}
@@ -204,8 +210,40 @@ func (x *Exchange) judgePut(resp *http.Response, reply string) (int, error) {
 	return 0, ErrUnproven
 }
 
-// sums are the headers that have a sum of the data.
-var sums = []string{"X-Amz-Checksum-Crc32", "X-Amz-Checksum-Crc32c", "X-Amz-Checksum-Crc64nvme", "X-Amz-Checksum-Sha1", "X-Amz-Checksum-Sha256"}
+// sums are the headers that have a sum of the data, and what computes it.
+var sums = map[string]func() hash.Hash{
+	"X-Amz-Checksum-Crc32":     func() hash.Hash { return crc32.NewIEEE() },
+	"X-Amz-Checksum-Crc32c":    func() hash.Hash { return crc32.New(crc32.MakeTable(crc32.Castagnoli)) },
+	"X-Amz-Checksum-Crc64nvme": func() hash.Hash { return crc64.New(nvme) },
+	"X-Amz-Checksum-Sha1":      sha1.New,
+	"X-Amz-Checksum-Sha256":    sha256.New,
+}
+
+// nvme is the table of CRC-64/NVME.
+var nvme = crc64.MakeTable(0x9a6c9329ac4bc9b5)
+
+// check compares the first n bytes of a region with the sum of the object that an answer has, and
+// reports whether it has one.
+func (r *Region) check(h http.Header, n int) (bool, error) {
+	for name, new := range sums {
+		want := h.Get(name)
+		if want == "" || strings.Contains(want, "-") || strings.EqualFold(h.Get("X-Amz-Checksum-Type"), "COMPOSITE") { // a sum of sums of parts
+			continue
+		}
+		memory, err := r.hold()
+		if err != nil {
+			return false, err
+		}
+		defer r.unhold()
+		sum := new()
+		sum.Write(memory[:n])
+		if got := base64.StdEncoding.EncodeToString(sum.Sum(nil)); got != want {
+			return false, fmt.Errorf("s3rdma: the data has the %s %s, and the object %.100q: %w", strings.ToLower(name), got, want, syscall.EBADMSG)
+		}
+		return true, nil
+	}
+	return false, nil
+}
 
 // judgeGet judges an answer to a GET that reports success.
 func (x *Exchange) judgeGet(resp *http.Response, reply string) (int, error) {
