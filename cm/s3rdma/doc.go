@@ -34,8 +34,9 @@
 // server without Networks declines all offers.
 //
 // The signature of a request covers the token and not the data; nothing but the network protects
-// the data. Of a PUT, a server may check a sum that the request has. Of a GET, nobody checks the
-// data from end to end: a client that wants that compares it with a sum that the object has.
+// the data. Of a PUT, a server may check a sum that the request has; of a GET, the client may check
+// one that the server has: [PutOptions].Checksum and [GetOptions].Checksum. They find errors, not
+// attackers: the server's sum comes by HTTP, which has to be TLS for that.
 //
 // # Requirements
 //

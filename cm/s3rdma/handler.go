@@ -36,7 +36,8 @@ type HandlerOptions struct {
 //
 // It must stand behind what authenticates requests, since the signature is of the request without a
 // body. It checks that the signature, if there is one, covers the token. A handler of PUT must read
-// the whole body, and not keep what it has read if that fails: the answer is an error then.
+// the whole body, and not keep what it has read if that fails: whatever it answers then, the client
+// gets RDMATransferFailed, and can send a body.
 func (i *Initiator) Handler(next http.Handler, o HandlerOptions) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, err := offered(r.Header)
@@ -304,6 +305,9 @@ func (s *served) begin() {
 // success sets the headers of data that went by RDMA.
 func (s *served) success(status int) {
 	h := s.Header()
+	if status != http.StatusNoContent && status != http.StatusPartialContent { // clients know no others
+		status = http.StatusOK
+	}
 	h.Set(replyHeader, strconv.Itoa(status))
 	h.Set(bytesHeader, strconv.FormatInt(s.moved, 10))
 }

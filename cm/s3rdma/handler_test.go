@@ -36,6 +36,7 @@ func TestHandler(t *testing.T) {
 	for name, test := range map[string]test{
 		"PUT":                  ok("PUT", readAll, 200, "200", size),
 		"PUT 204":              ok("PUT", func(w http.ResponseWriter, r *http.Request) { readAll(w, r); w.WriteHeader(204) }, 204, "204", size),
+		"PUT 201":              ok("PUT", func(w http.ResponseWriter, r *http.Request) { readAll(w, r); w.WriteHeader(201) }, 201, "200", size),
 		"PUT by WriteTo":       ok("PUT", func(w http.ResponseWriter, r *http.Request) { r.Body.(io.WriterTo).WriteTo(io.Discard) }, 200, "200", size),
 		"PUT, half is read":    ok("PUT", func(w http.ResponseWriter, r *http.Request) { io.CopyN(io.Discard, r.Body, size/2) }, 500, "", 0),
 		"PUT, nothing is read": ok("PUT", func(http.ResponseWriter, *http.Request) {}, 500, "", 0),
