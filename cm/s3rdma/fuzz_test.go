@@ -199,8 +199,8 @@ func (c *looseChannel) Err(*uverbs.WC) error { return nil }
 func (c *looseChannel) Reset() error         { c.ids = nil; return nil }
 func (c *looseChannel) Close() error         { return nil }
 
-// FuzzRequest has clients ask for anything. What the server moves was offered, once, by a request
-// that may, is without a body and whose signatures cover the offer. No empty object is stored.
+// FuzzRequest has clients ask for anything. The server moves nothing but the bytes of an offer, which
+// the request has once, without a body, and with signatures that cover it. No empty object is stored.
 func FuzzRequest(f *testing.F) {
 	var posted func(addr uint64, rkey uint32, n uint32)
 	o := InitiatorOptions{Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Chunk: 4096, Depth: 2}
