@@ -172,8 +172,7 @@ func stepCauses() map[string]stepCause {
 func TestSteps(t *testing.T) {
 	testenv.Guest(t)
 	files := func() int {
-		names, err := os.ReadDir("/proc/self/fd")
-		testenv.Must(t, err)
+		names, _ := os.ReadDir("/proc/self/fd") // which Linux has
 		return len(names)
 	}
 	t.Run("first", func(t *testing.T) { newRig(t, InitiatorOptions{}) }) // what the process opens once
