@@ -73,7 +73,6 @@ func (c *config) mlx5Suites() []suite {
 				{name: "heap", kernel: "latest", device: "mlx5,mode=roce", env: model[:3:3], programs: []program{only("s3rdma", "TestHeap")}},
 				{name: "large", device: "mlx5,mode=roce", flags: []string{"-mem", "4G"}, env: append(model[:3:3], "GOVERBS_LARGE=1"), programs: []program{only("s3rdma", "TestLarge")}},
 				{name: "cost", device: "mlx5,mode=roce", flags: []string{"-mem", "2G", "-cpus", "1", "-icount"}, env: model[:3:3], programs: []program{benchmark("s3rdma", "Objects", "5x")}},
-				{name: "speed", device: "mlx5,mode=roce", flags: []string{"-mem", "2G"}, env: model[:3:3], programs: []program{benchmark("s3rdma", "Objects", "5x")}},
 				{
 					name: "versity", device: "mlx5,mode=roce", bin: []string{"versity-client"}, with: ibverbs,
 					env: append(model[:3:3], "GOVERBS_VERSITY=1"), programs: []program{only("s3sdk", "TestVersity")},
