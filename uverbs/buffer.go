@@ -116,8 +116,8 @@ func hugePageSizes(dir string) string {
 	}
 	var sizes []string
 	for _, e := range entries {
-		var kb int
-		if _, err := fmt.Sscanf(e.Name(), "hugepages-%dkB", &kb); err == nil {
+		number := strings.TrimSuffix(strings.TrimPrefix(e.Name(), "hugepages-"), "kB")
+		if kb, err := strconv.Atoi(number); err == nil {
 			sizes = append(sizes, fmt.Sprint(kb<<10))
 		}
 	}

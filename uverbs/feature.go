@@ -1,7 +1,7 @@
 package uverbs
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -54,11 +54,14 @@ var runningKernel = sync.OnceValue(func() Version {
 
 // parseRelease returns the version at the start of a kernel's release.
 func parseRelease(release string) Version {
-	var v Version
-	if n, _ := fmt.Sscanf(release, "%d.%d", &v[0], &v[1]); n != 2 {
+	major, rest, _ := strings.Cut(release, ".")
+	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+	first, err := strconv.Atoi(major)
+	second, minorErr := strconv.Atoi(minor)
+	if err != nil || minorErr != nil {
 		return Version{}
 	}
-	return v
+	return Version{first, second}
 }
 
 // sandbox returns the name of the sandbox, or "". Tests replace it.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -33,8 +34,8 @@ func (m *machine) checkKernel() Finding {
 	if m.sandbox != "" {
 		return f.conclude(LevelOK, "the sandbox %s on %s, whose release says nothing about what it supports", m.sandbox, m.arch)
 	}
-	var v uverbs.Version
-	if _, err := fmt.Sscanf(release, "%d.%d", &v[0], &v[1]); err != nil {
+	v, ok := versionOf(release)
+	if !ok {
 		return f.conclude(LevelWarning, "the kernel's release %q says no version", release)
 	}
 	if slices.Compare(v[:], oldestKernel[:]) < 0 {
@@ -42,6 +43,16 @@ func (m *machine) checkKernel() Finding {
 		return f.conclude(LevelWarning, "Linux %s is older than %s", release, oldestKernel)
 	}
 	return f.conclude(LevelOK, "Linux %s on %s", release, m.arch)
+}
+
+// versionOf returns the version that a kernel's release begins with.
+func versionOf(release string) (v uverbs.Version, ok bool) {
+	major, rest, _ := strings.Cut(release, ".")
+	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+	var majorErr, minorErr error
+	v[0], majorErr = strconv.Atoi(major)
+	v[1], minorErr = strconv.Atoi(minor)
+	return v, majorErr == nil && minorErr == nil
 }
 
 // checkContainer describes what a container needs, if this seems to be one.

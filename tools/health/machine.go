@@ -6,11 +6,14 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"path"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -208,8 +211,8 @@ func (m *machine) hasCap(bit uint) (has, known bool) {
 	if err != nil {
 		return false, false
 	}
-	var caps uint64
-	if _, err := fmt.Sscanf(status["CapEff"], "%x", &caps); err != nil {
+	caps, err := strconv.ParseUint(status["CapEff"], 16, 64)
+	if err != nil {
 		return false, false
 	}
 	return caps>>bit&1 != 0, true
@@ -219,12 +222,12 @@ func (m *machine) hasCap(bit uint) (has, known bool) {
 // capabilities do not count for the limits of the machine.
 func (m *machine) userNS() bool {
 	text, err := m.text("/proc/self/uid_map")
-	var inside, outside, count uint64
-	if _, serr := fmt.Sscan(text, &inside, &outside, &count); err != nil || serr != nil {
+	words := strings.Fields(text)
+	if err != nil || len(words) < 3 {
 		return false
 	}
-	const all = 1<<32 - 1
-	return inside != 0 || outside != 0 || count != all
+	// The first words are the only ones of the initial namespace: from inside, to outside, how many.
+	return !slices.Equal(words, []string{"0", "0", strconv.FormatUint(math.MaxUint32, 10)})
 }
 
 // container says by what a container is recognized; empty if this seems to be none.

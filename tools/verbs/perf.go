@@ -193,7 +193,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	command.DefaultIs(f, "port", fmt.Sprintf("%d, with --perftest %d", perf.DefaultPort, perftest.DefaultPort))
 	f.BoolVar(&o.perftest, "perftest", false, "the peer is perftest's "+program+", as the server or, without HOST, as the client")
 	f.StringVar(&o.dataAddr, "data-addr", "", "the client with --perftest may have this `ADDRESS` for its messages (server; default the one that it connects from)")
-	f.StringSliceVarP(&o.local.Counters, "report-counters", "W", nil, "show how much counters of this side's port grow during each size, warm-up included: `NAMES` of verbs stat, separated by commas")
+	command.ListVar(f, &o.local.Counters, "report-counters", "W", "show how much counters of this side's port grow during each size, warm-up included: `NAMES` of verbs stat, separated by commas")
 	f.StringVar(&o.plot, "plot", "", "draw the result into `FILE` (.svg), which only its owner can read: bandwidth or latency over the size, or for one size the distribution of the latency")
 	f.DurationVar(&o.timeline, "timeline", 0, "keep how many messages each `TIME` had, and whether this side's port was active, for --json and --plot")
 	f.StringArrayVar(&o.over, "overlay", nil, "draw the result of an earlier --json in `FILE` into the same picture; may be repeated")

@@ -81,9 +81,11 @@ var defaultMemory = sync.OnceValue(func() int64 {
 	const unknown = 8 << 30
 	all := int64(unknown)
 	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
-		var kib int64
-		if _, err := fmt.Sscanf(string(b), "MemTotal: %d kB", &kib); err == nil && kib > 0 {
-			all = kib << 10
+		// The first line is "MemTotal:       16318480 kB".
+		if words := bytes.Fields(b); len(words) > 1 {
+			if kib, err := strconv.ParseInt(string(words[1]), 10, 64); err == nil && kib > 0 {
+				all = kib << 10
+			}
 		}
 	}
 	if b, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil { // "max" if there is no limit

@@ -173,12 +173,12 @@ func readStatus() (st processStatus) {
 			st.pinned, st.known = kb<<10, true
 		}
 	}
-	var from, to, n uint64
 	uids, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
 		return st
 	}
-	if _, err := fmt.Sscan(string(uids), &from, &to, &n); err != nil || from != to || n != 1<<32-1 {
+	// "0 0 4294967295" is the map of the initial namespace.
+	if ids := strings.Fields(string(uids)); len(ids) < 3 || ids[0] != ids[1] || ids[2] != strconv.FormatUint(math.MaxUint32, 10) {
 		st.mayLock = false
 	}
 	return st
@@ -195,15 +195,19 @@ type mapping struct {
 func mappings(r io.Reader) func(yield func(mapping) bool) {
 	return func(yield func(mapping) bool) {
 		for s := bufio.NewScanner(r); s.Scan(); {
-			var m mapping
-			var offset, dev, inode string
-			n, _ := fmt.Sscanf(s.Text(), "%x-%x %s %s %s %s", &m.start, &m.end, &m.perms, &offset, &dev, &inode)
-			if n < 6 || len(m.perms) < 4 {
+			// The words are the addresses, the permissions, the offset, the device, and the inode with the name.
+			words := strings.SplitN(s.Text(), " ", 5)
+			if len(words) < 5 || len(words[1]) < 4 {
 				continue
 			}
-			if f := strings.SplitN(s.Text(), " ", 6); len(f) == 6 {
-				_, m.name, _ = strings.Cut(f[5], " ")
-				m.name = strings.TrimSpace(m.name)
+			start, end, _ := strings.Cut(words[0], "-")
+			_, name, _ := strings.Cut(words[4], " ")
+			m := mapping{perms: words[1], name: strings.TrimSpace(name)}
+			var startErr, endErr error
+			m.start, startErr = strconv.ParseUint(start, 16, 64)
+			m.end, endErr = strconv.ParseUint(end, 16, 64)
+			if startErr != nil || endErr != nil {
+				continue
 			}
 			if !yield(m) {
 				return

@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -11,13 +12,13 @@ import (
 
 // traceLevel is set by RDMADEBUG=level=N in the environment: 1 traces commands.
 var traceLevel = sync.OnceValue(func() int {
-	level := 0
 	for _, kv := range strings.Split(os.Getenv("RDMADEBUG"), ",") {
 		if v, ok := strings.CutPrefix(kv, "level="); ok {
-			fmt.Sscan(v, &level)
+			level, _ := strconv.Atoi(v)
+			return level
 		}
 	}
-	return level
+	return 0
 })
 
 // trace reports a command and its outcome on standard error.

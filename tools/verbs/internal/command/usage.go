@@ -153,6 +153,31 @@ func (n *number[T]) String() string { return strconv.Itoa(int(*n.value)) }
 // Type implements pflag.Value.
 func (n *number[T]) Type() string { return "int" }
 
+// list is the value of a flag that lists words.
+type list []string
+
+// ListVar defines a flag for words that commas separate. A flag that is repeated adds to the list.
+func ListVar(f *pflag.FlagSet, words *[]string, name, letter, usage string) {
+	f.VarP((*list)(words), name, letter, usage)
+}
+
+// Set implements pflag.Value.
+func (l *list) Set(text string) error {
+	if *l == nil {
+		*l = list{} // the flag is given, even if its list is empty
+	}
+	if text != "" {
+		*l = append(*l, strings.Split(text, ",")...)
+	}
+	return nil
+}
+
+// String implements pflag.Value.
+func (l *list) String() string { return strings.Join(*l, ",") }
+
+// Type implements pflag.Value.
+func (l *list) Type() string { return "list" }
+
 // PKeyFlag defines --pkey, for a partition key. The words say what the default is.
 func PKeyFlag(f *pflag.FlagSet, value *uint16, usage, words string) {
 	f.Var((*pkey)(value), "pkey", usage)

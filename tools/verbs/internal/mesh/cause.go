@@ -3,6 +3,7 @@ package mesh
 import (
 	"cmp"
 	"slices"
+	"sort"
 )
 
 // edge is a link: two hosts on a rail.
@@ -57,8 +58,9 @@ func (g *graph) edges(choose func(edge) bool) (some []edge, bad int) {
 			}
 		}
 	}
-	slices.SortFunc(some, func(x, y edge) int {
-		return cmp.Or(cmp.Compare(x.a, y.a), cmp.Compare(x.b, y.b), cmp.Compare(x.rail, y.rail))
+	sort.SliceStable(some, func(i, j int) bool {
+		x, y := some[i], some[j]
+		return cmp.Or(cmp.Compare(x.a, y.a), cmp.Compare(x.b, y.b), cmp.Compare(x.rail, y.rail)) < 0
 	})
 	return some, bad
 }
