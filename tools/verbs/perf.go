@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf/plot"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
@@ -39,6 +41,9 @@ type perfOptions struct {
 
 	every     time.Duration // between lines of a test without an end
 	timeline  time.Duration // between samples; 0 is none
+	hints     *hintFlags
+	mcg       bool
+	mgid      string
 	perftest  bool
 	dataAddr  string
 	pkeyIndex int
@@ -128,7 +133,7 @@ func newPerfTest(op, metric, does string) *command.Command {
 		},
 	}
 	o.flags(cmd.Flags(), program)
-	perfLocalFlags(cmd, &o.local)
+	o.hints = perfLocalFlags(cmd, &o.local)
 	command.JSONFlag(cmd, &o.json)
 	return cmd
 }
@@ -153,6 +158,11 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		command.DefaultIs(f, "moderate", "100, 1 above 8 KiB, or --list")
 		f.StringVar(&o.rate, "rate", "", "limit each side to this `RATE`: messages per second, or with a suffix Gb, Mb or MiB per second")
 		f.BoolVar(&c.Endless, "run-infinitely", false, "measure until interrupted, with a line on standard error each --duration; a server may end it earlier (--max-time)")
+		if c.Op == perf.Send {
+			f.BoolVarP(&o.mcg, "mcg", "g", false, "send datagrams to a multicast group of RoCE, which the server joins; implies --type ud")
+			f.StringVarP(&o.mgid, "mgid", "M", "", "the group's IP `ADDRESS` for --mcg")
+			command.DefaultIs(f, "mgid", perf.DefaultGroup.String())
+		}
 		f.IntVar(&c.Depth, "depth", c.Depth, "keep `N` messages of each queue pair in flight")
 	}
 	if c.Op == perf.Send || c.Op == perf.Write {
@@ -199,8 +209,8 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	f.StringArrayVar(&o.over, "overlay", nil, "draw the result of an earlier --json in `FILE` into the same picture; may be repeated")
 }
 
-// perfLocalFlags defines the flags of either side.
-func perfLocalFlags(cmd *command.Command, l *perf.Local) {
+// perfLocalFlags defines the flags of either side. Those of hints are returned.
+func perfLocalFlags(cmd *command.Command, l *perf.Local) *hintFlags {
 	f := cmd.Flags()
 	f.StringVarP(&l.Device, "dev", "d", "", "RDMA device `DEV` (default the one with the address of the route to the peer)")
 	command.NumberVar(f, &l.Port, "ib-port", "i", 0, 1, math.MaxUint8, "`PORT` of the device")
@@ -214,6 +224,42 @@ func perfLocalFlags(cmd *command.Command, l *perf.Local) {
 	command.NumberVar(f, &l.CPU, "cpu", "", l.CPU, 0, 1023, "run on processor `N`")
 	command.DefaultIs(f, "cpu", "any")
 	f.StringVar(&l.DMABuf, "dmabuf", "", "use the memory of the dma-buf `FILE`: an open descriptor such as /proc/self/fd/3, or a heap such as /dev/dma_heap/system")
+	f.BoolVar(&l.Direct, "use-data-direct", false, "let the device access the memory of --dmabuf by its second PCI function, beside a GPU (mlx5)")
+	f.BoolVar(&l.DM, "use-dm", false, "use memory of the device itself (mlx5)")
+	h := &hintFlags{}
+	command.NumberVar(f, &h.ph, "ph", "", perf.Auto, 0, 3, "have PCI processing hint `N` go with the device's accesses to memory (mlx5)")
+	command.DefaultIs(f, "ph", "none")
+	f.StringVar(&h.mem, "tph-mem", "", "with --ph and --cpu-id, `TYPE` of the memory: vm (volatile), pm (persistent)")
+	command.NumberVar(f, &h.cpu, "cpu-id", "", perf.Auto, 0, 1023, "with --ph, have the data go to the cache of processor `N`")
+	command.DefaultIs(f, "cpu-id", "none")
+	return h
+}
+
+// hintFlags are the flags for the hints that go with accesses to memory, which perftest has, too.
+type hintFlags struct {
+	ph, cpu int
+	mem     string
+}
+
+// options returns the hints, or nil if there are none.
+func (h *hintFlags) options() (*uverbs.DMAHOptions, error) {
+	types := map[string]uverbs.TPHMemType{"": 0, "vm": uverbs.TPHMemVolatile, "pm": uverbs.TPHMemPersistent}
+	kind, ok := types[h.mem]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("--tph-mem is %s, allowed: vm, pm", peertext.Quote(h.mem))
+	case (h.mem == "") != (h.cpu == perf.Auto):
+		return nil, errors.New("--tph-mem and --cpu-id go together: give both or none")
+	case h.ph == perf.Auto && h.mem != "":
+		return nil, fmt.Errorf("--tph-mem is %s, but without --ph there are no hints", h.mem)
+	case h.ph == perf.Auto:
+		return nil, nil
+	}
+	o := &uverbs.DMAHOptions{ProcessingHint: new(uint8(h.ph)), MemType: kind}
+	if h.cpu != perf.Auto {
+		o.CPU = &h.cpu
+	}
+	return o, nil
 }
 
 // run measures.
@@ -288,6 +334,9 @@ func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot
 	if changed("duration") && o.config.Duration == 0 {
 		return nil, errors.New("--duration is 0s, allowed: more than 0")
 	}
+	if err := o.settleGroup(changed); err != nil {
+		return nil, err
+	}
 	if err := o.settle(); err != nil {
 		return nil, err
 	}
@@ -302,6 +351,10 @@ func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot
 	}
 	if changed("recv-depth") && o.config.Op == perf.Write && !o.config.Imm {
 		return nil, fmt.Errorf("--recv-depth without --imm: %s takes no receives", o.config.Name())
+	}
+	var err error
+	if o.local.DMAH, err = o.hints.options(); err != nil {
+		return nil, err
 	}
 	if err := o.local.Validate(&o.config); err != nil {
 		return nil, err
@@ -394,6 +447,27 @@ func (o *perfOptions) settle() error {
 		return fmt.Errorf("--mtu is %d, but with --cm the connection manager takes the MTU from the path", o.config.MTU)
 	}
 	return o.config.Validate()
+}
+
+// settleGroup sets the multicast group.
+func (o *perfOptions) settleGroup(changed func(flag string) bool) error {
+	group := perf.DefaultGroup
+	if changed("mgid") {
+		if !o.mcg {
+			return fmt.Errorf("--mgid is %s, but without --mcg there is no group", peertext.Quote(o.mgid))
+		}
+		var err error
+		if group, err = netip.ParseAddr(o.mgid); err != nil || !group.IsMulticast() || group.Zone() != "" {
+			return fmt.Errorf("--mgid is %s, allowed: a multicast address, such as %s", peertext.Quote(o.mgid), perf.DefaultGroup)
+		}
+	}
+	if o.mcg {
+		o.config.MGID = group.As16()
+		if !changed("type") {
+			o.config.Type = perf.UD
+		}
+	}
+	return nil
 }
 
 // perfTable prints results as they come.
@@ -491,6 +565,7 @@ const maxClients = 1 << 16
 func newPerfServe() *command.Command {
 	local := perf.Local{GID: perf.Auto, CPU: perf.Auto}
 	var s serveOptions
+	var hints *hintFlags
 	var maxTime time.Duration
 	cmd := &command.Command{
 		Use:   "serve [flags]",
@@ -510,6 +585,10 @@ server listen only on an address of a network that you trust (--listen).`,
 		Exit: "  0  interrupted\n  1  failure; standard error has the reason",
 		Args: command.Arguments(0),
 		Run: func(cmd *command.Command, _ []string) error {
+			var err error
+			if local.DMAH, err = hints.options(); err != nil {
+				return command.UsageError{Err: err}
+			}
 			if err := local.Validate(&perf.Config{}); err != nil {
 				return command.UsageError{Err: err}
 			}
@@ -521,7 +600,7 @@ server listen only on an address of a network that you trust (--listen).`,
 	}
 	s.flags(cmd.Flags(), perf.DefaultPort)
 	cmd.Flags().DurationVar(&maxTime, "max-time", perf.DefaultMaxTime, "end a client that measures longer than this `TIME`, and refuse one whose --duration is longer")
-	perfLocalFlags(cmd, &local)
+	hints = perfLocalFlags(cmd, &local)
 	return cmd
 }
 

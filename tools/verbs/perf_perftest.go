@@ -46,6 +46,8 @@ func (o *perfOptions) checkPerftest(changed func(flag string) bool, host string)
 		return errors.New("--plot: with --perftest latency is the client's to measure, and without HOST this is the server")
 	case c.Iterations < 5:
 		return fmt.Errorf("--iterations is %d, allowed with --perftest: 5 and more", c.Iterations)
+	case changed("mgid") && host != "":
+		return fmt.Errorf("--mgid is %s, but with --perftest its server chooses the group (ib_send_bw -M)", o.mgid)
 	case o.local.DMABuf != "" && c.CM && c.Type == perf.UD && host != "" && (c.Metric == perf.Lat || c.Both):
 		return errors.New("--dmabuf with --perftest --cm: datagrams begin with one that this program writes, and the memory is not its to write")
 	}
@@ -88,7 +90,7 @@ func (e *perftestEnd) run(ctx context.Context, log io.Writer, host string) (_ *p
 	c := &e.o.config
 	e.test = perftest.Test{
 		Op: c.Op, Latency: c.Metric == perf.Lat, Both: c.Both, Sweep: c.All, Iterations: c.Iterations,
-		Type: strings.ToUpper(c.Type), QPs: c.QPs, Sizes: c.Sizes, Imm: c.Imm, Swap: c.AtomicType == perf.Swap, Endless: c.Endless,
+		Type: strings.ToUpper(c.Type), QPs: c.QPs, Sizes: c.Sizes, Imm: c.Imm, Swap: c.AtomicType == perf.Swap, Endless: c.Endless, Multicast: e.o.mcg,
 	}
 	defer func() { err = errors.Join(err, e.opened.Close()) }()
 	if c.CM {
@@ -386,6 +388,9 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 		if e.counts() {
 			r.Addr = p.Own
 		}
+		if e.server && !c.MGID.IsZero() {
+			r.GID, r.QPN = c.MGID, ib.MulticastQPN
+		}
 		records = append(records, r)
 	}
 	return records, nil
@@ -437,6 +442,11 @@ func (e *perftestEnd) Connect(ctx context.Context, remote []perftest.Record) err
 		remote = remote[len(remote)/2:]
 	}
 	var peers []perf.Peer
+	if e.o.mcg && !e.server {
+		if e.end.Config.MGID = remote[0].GID; !remote[0].GID.Addr().IsMulticast() {
+			return fmt.Errorf("it receives from %s, which is no multicast group: it must run %s", remote[0].GID, e.session.Command())
+		}
+	}
 	for _, r := range remote {
 		if err := e.placed(r.GID); err != nil {
 			return err

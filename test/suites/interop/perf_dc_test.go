@@ -142,6 +142,13 @@ func TestPerfCard(t *testing.T) {
 		{"write-bw --odp -V -t rc", ""},
 		{"read-bw --odp -V", ""},
 		{"send-bw --odp -V -t ud -s 512", ud},
+		{"write-bw --use-dm -s 4096", ""},
+		{"send-lat --use-dm -s 1024", ""},
+		{"send-bw --use-dm -t ud -s 512", ""},
+		{"write-bw --use-dm -q 64", "--use-dm: mlx5_0: uverbs: AllocDM: length is "},
+		{"write-bw --ph 1", "--ph: mlx5_0: uverbs: ALLOC_DMAH"},
+		{"read-bw --ph 2 --tph-mem vm --cpu-id 0", "--ph: mlx5_0: uverbs: ALLOC_DMAH"},
+		{"write-bw --dmabuf /dev/dma_heap/system --use-data-direct", "--use-data-direct: "},
 		{"write-bw --use-null-mr", ""},
 		{"read-bw --use-null-mr", ""},
 		{"write-bw --relaxed-ordering -V", ""},
@@ -166,6 +173,8 @@ func TestPerfCard(t *testing.T) {
 		{"write-bw", "--odp -b", "--odp --both"},
 		{"send-bw", "-c DC --log_dci_streams=2 -q 2", "-t dc --log-dci-streams 2 -q 2"},
 		{"read-bw", "", "--use-null-mr"},
+		{"send-bw", "", "--use-dm"},
+		{"write-bw", "", "--use-dm"},
 		{"send-bw", "--disable_pcie_relaxed", "--relaxed-ordering"},
 	} {
 		for _, server := range []bool{false, true} {

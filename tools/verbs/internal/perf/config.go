@@ -114,6 +114,7 @@ type Config struct {
 	OutOfOrder bool          `json:"use_ooo,omitempty"`         // data may be placed as packets arrive, also out of order
 	Streams    int           `json:"log_dci_streams,omitempty"` // each initiator of DC has 2 to this power of streams
 	SRQ        bool          `json:"use_srq,omitempty"`         // the QPs of a side take receives from one SRQ
+	MGID       ib.GID        `json:"mgid,omitzero"`             // multicast group that messages go to
 }
 
 // Name returns the test's name, such as "send-lat".
@@ -183,6 +184,9 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if err := c.validateOptions(); err != nil {
+		return err
+	}
+	if err := c.validateGroup(); err != nil {
 		return err
 	}
 	for _, f := range []struct {
@@ -379,17 +383,18 @@ func (c *Config) sends(server bool) bool {
 
 // Limits are what a device sets.
 type Limits struct {
-	Device   string // Device is its name.
-	MaxMsg   int    // MaxMsg is the longest message of the port, in bytes.
-	MTU      int    // MTU is the port's active MTU, in bytes.
-	MaxWR    int    // MaxWR is the longest queue.
-	MaxSRQWR int    // MaxSRQWR is the longest shared receive queue.
-	MaxCQE   int    // MaxCQE is the longest CQ.
-	MaxQPs   int    // MaxQPs is the most queue pairs.
-	RdAtomic int    // RdAtomic is the maximum number of READs and atomics in flight.
-	Atomics  bool   // Atomics says that it has atomics.
-	Driver   string // Driver is the name of its driver.
-	IWARP    bool   // IWARP says that it is of iWARP, which has reliable connections alone, made by the connection manager.
+	Device     string // Device is its name.
+	MaxMsg     int    // MaxMsg is the longest message of the port, in bytes.
+	MTU        int    // MTU is the port's active MTU, in bytes.
+	MaxWR      int    // MaxWR is the longest queue.
+	MaxSRQWR   int    // MaxSRQWR is the longest shared receive queue.
+	MaxCQE     int    // MaxCQE is the longest CQ.
+	MaxQPs     int    // MaxQPs is the most queue pairs.
+	RdAtomic   int    // RdAtomic is the maximum number of READs and atomics in flight.
+	Atomics    bool   // Atomics says that it has atomics.
+	Driver     string // Driver is the name of its driver.
+	InfiniBand bool   // InfiniBand says that the port is of InfiniBand.
+	IWARP      bool   // IWARP says that it is of iWARP, which has reliable connections alone, made by the connection manager.
 }
 
 // limits asks a device.
@@ -398,7 +403,7 @@ func limits(dev *uverbs.Device, port uverbs.PortAttr) Limits {
 	return Limits{
 		Device: dev.Name(), MaxMsg: int(port.MaxMsgSize), MTU: port.ActiveMTU.Bytes(), MaxWR: int(a.MaxQPWR), MaxSRQWR: int(a.MaxSRQWR), MaxCQE: int(a.MaxCQE), MaxQPs: int(a.MaxQP),
 		RdAtomic: int(min(a.MaxQPRdAtom, a.MaxQPInitRdAtom, 255)), Atomics: a.AtomicCap != ib.AtomicNone, Driver: dev.Info().Driver,
-		IWARP: dev.Info().IWARP(),
+		InfiniBand: port.LinkLayer == ib.LinkLayerInfiniBand, IWARP: dev.Info().IWARP(),
 	}
 }
 

@@ -30,6 +30,10 @@ type Local struct {
 	Relaxed   bool     // Relaxed permits the device to reorder writes to the memory.
 	NullMR    bool     // NullMR has what is sent be zeros, and what is read be discarded.
 	DMABuf    string   // DMABuf is a dma-buf to use as memory, by its file or descriptor, or the heap to make one of; empty for the program's own.
+	Direct    bool     // Direct has the device access the dma-buf by its second PCI function.
+	DM        bool     // DM has the memory be the device's own.
+
+	DMAH *uverbs.DMAHOptions // DMAH are hints that go with the device's accesses to memory; nil for none.
 }
 
 // Peer is what one side must know of a queue pair of the other.
@@ -87,7 +91,7 @@ type End struct {
 
 	path    *path // nil if the address of the peer needs no proof
 	memory  layout
-	dmabuf  bool
+	foreign bool   // the memory is not the program's to look at
 	nullKey uint32 // LKey of Local.NullMR
 	counted bool   // messages are sent as the peer has receives for them
 	flows   []flow
@@ -221,6 +225,11 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 			return nil, err
 		}
 	}
+	if server && !e.Config.MGID.IsZero() {
+		if err := e.joinGroup(); err != nil {
+			return nil, err
+		}
+	}
 	return e, nil
 }
 
@@ -331,8 +340,12 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 		return fmt.Errorf("the peer has %d queue pairs, and this side %d", len(peers), len(e.QPs))
 	}
 	for i, qp := range e.QPs {
+		peer := peers[i]
+		if !e.Server {
+			peer = e.Config.InGroup(peer)
+		}
 		if !e.Config.CM {
-			if err := e.Routes(peers[i].GID); err != nil {
+			if err := e.Routes(peer.GID); err != nil {
 				return err
 			}
 		} else if e.Server && e.path != nil && e.Config.Type != UD {
@@ -340,14 +353,14 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 				return err
 			}
 		}
-		f := flow{qp: qp, remote: peers[i], end: e, srq: e.srq}
+		f := flow{qp: qp, remote: peer, end: e, srq: e.srq}
 		if i < len(e.targets) {
 			f.srq = e.targets[i].srq
 		}
 		e.counted = e.Limits.IWARP && e.Config.Op == Send && e.Config.Metric == BW && peers[i].Own != 0
 		switch {
 		case e.Config.Type == UD, e.Config.Type == DC && (!e.Server || e.Config.DCBoth()):
-			ah, err := e.ahFor(peers[i])
+			ah, err := e.ahFor(peer)
 			if err != nil {
 				return err
 			}
@@ -460,21 +473,28 @@ func (e *End) register() error {
 	if e.Local.ODP {
 		access |= uverbs.AccessOnDemand
 	}
+	dmah, err := e.handle()
+	if err != nil {
+		return err
+	}
 	if e.Local.DMABuf != "" {
 		f, err := openDMABuf(e.Local.DMABuf, e.memory.size)
 		if err != nil {
 			return fmt.Errorf("--dmabuf: %w", err)
 		}
 		defer f.Close()
-		e.dmabuf = true
+		e.foreign = true
 		e.MR = objects.Open(&e.opened, func() (*uverbs.MR, error) {
-			mr, err := e.PD.RegDMABuf(f, uverbs.MROptions{Access: access, Length: e.memory.size})
+			mr, err := e.PD.RegDMABuf(f, uverbs.MROptions{Access: access, Length: e.memory.size, DMAH: dmah, DataDirect: e.Local.Direct})
 			if err != nil {
-				err = fmt.Errorf("--dmabuf: %w", err)
+				err = fmt.Errorf("--%s: %w", map[bool]string{false: "dmabuf", true: "use-data-direct"}[e.Local.Direct], err)
 			}
 			return mr, err
 		})
 		return e.opened.Err()
+	}
+	if e.Local.DM {
+		return e.registerDM(access)
 	}
 	if has := machineMemory(); e.memory.size > has {
 		return fmt.Errorf("the test needs %d bytes of memory, allowed: %d, which this machine has: a smaller --size, or fewer --qps", e.memory.size, has)
@@ -482,7 +502,7 @@ func (e *End) register() error {
 	buf := objects.Open(&e.opened, func() (*uverbs.Buffer, error) {
 		return uverbs.AllocBuffer(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
 	})
-	e.MR = objects.Open(&e.opened, func() (*uverbs.MR, error) { return e.PD.RegMR(buf, uverbs.MROptions{Access: access}) })
+	e.MR = objects.Open(&e.opened, func() (*uverbs.MR, error) { return e.PD.RegMR(buf, uverbs.MROptions{Access: access, DMAH: dmah}) })
 	return e.opened.Err()
 }
 

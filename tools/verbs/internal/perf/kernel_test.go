@@ -186,6 +186,21 @@ type noHeap struct{ error }
 // Unsupported implements the interface of package testenv.
 func (noHeap) Unsupported() (feature string, since [2]int) { return "dma-buf heaps", [2]int{} }
 
+// TestKernelMulticast: all messages to a group reach the server, which is its member.
+func TestKernelMulticast(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsRoCE(t, "groups of RoCE")
+	r, err := measure(t, &Client{Config: grouped(func(*Config) {}), Port: serveHere(t, &Server{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range r.Results {
+		if s.Lost != 0 || s.Iterations != 200 {
+			t.Errorf("%d of %d messages of %d bytes were lost, want 0 of 200", s.Lost, s.Iterations, s.Size)
+		}
+	}
+}
+
 // TestDMABuf opens dma-bufs of a heap and by their descriptor. The driver then refuses them.
 func TestDMABuf(t *testing.T) {
 	testenv.Guest(t)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -84,6 +85,33 @@ func footprint(c *Config, l Limits) int {
 	return n
 }
 
+// registerDM allocates and registers memory of the device, which begins with zeros and not with what was there before.
+func (e *End) registerDM(access uverbs.Access) error {
+	e.foreign = true
+	dm := objects.Open(&e.opened, func() (*uverbs.DM, error) { return e.Dev.AllocDM(e.memory.size, uverbs.DMOptions{}) })
+	e.opened.Do(func() error {
+		_, err := dm.WriteAt(make([]byte, e.memory.size), 0)
+		return err
+	})
+	e.MR = objects.Open(&e.opened, func() (*uverbs.MR, error) { return e.PD.RegDM(dm, 0, e.memory.size, access) })
+	if err := e.opened.Err(); err != nil {
+		return lacks("use-dm", e.Dev.Name(), err)
+	}
+	return nil
+}
+
+// handle makes the DMA handle that the memory is registered with, or nil without hints.
+func (e *End) handle() (*uverbs.DMAH, error) {
+	if e.Local.DMAH == nil {
+		return nil, nil
+	}
+	h := objects.Open(&e.opened, func() (*uverbs.DMAH, error) { return e.Dev.AllocDMAH(*e.Local.DMAH) })
+	if err := e.opened.Err(); err != nil {
+		return nil, lacks("ph", e.Dev.Name(), err)
+	}
+	return h, nil
+}
+
 // sendAt returns where the n-th message of a queue pair is sent from, or comes to in a READ,
 // and where in the peer's memory it goes or comes from.
 func (e *End) sendAt(qp, n, size int) (offset, remote int) {
@@ -147,7 +175,7 @@ func (e *End) Prepare(size int) error {
 
 // fill writes what the test wants to find in memory.
 func (e *End) fill(qp, size int) {
-	if e.dmabuf {
+	if e.foreign {
 		return
 	}
 	mem := e.MR.Bytes()
@@ -213,7 +241,7 @@ func (d *DataError) Error() string {
 // VerifyMemory compares what the peer has written into this side's memory, or added to it, with
 // what it says it has done: done operations of each queue pair.
 func (e *End) VerifyMemory(size int, done int64) error {
-	if e.dmabuf {
+	if e.foreign {
 		return nil
 	}
 	mem := e.MR.Bytes()

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,6 +45,8 @@ func (c *Config) validateOptions() error {
 // fitOptions refuses options that a device does not have.
 func (c *Config) fitOptions(l Limits) error {
 	switch {
+	case !c.MGID.IsZero() && l.InfiniBand:
+		return fmt.Errorf("--mcg: %s is of InfiniBand, and only groups of RoCE are implemented", l.Device)
 	case c.Imm && l.IWARP:
 		return lacks("imm", l.Device, &uverbs.FeatureError{Feature: "immediate data", Driver: l.Driver})
 	case c.SRQ && l.IWARP:
@@ -271,6 +274,10 @@ const maxStreams = 15
 func (l *Local) exclude(c *Config) error {
 	dmabuf := l.DMABuf != ""
 	looks := c.Verify || c.Op == Write && c.Metric == Lat && !c.Imm
+	if l.Direct && !dmabuf {
+		return errors.New("--use-data-direct without --dmabuf: the second PCI function is for memory of other devices")
+	}
+	hints := l.DMAH != nil
 	unused := l.NullMR && !c.Both && (c.Op != Write || c.Metric == BW) // this side's own memory is
 	for _, pair := range []struct {
 		a    string
@@ -284,6 +291,16 @@ func (l *Local) exclude(c *Config) error {
 		{"dmabuf", dmabuf, "huge-pages", l.HugePages},
 		{"dmabuf", dmabuf, "odp", l.ODP},
 		{"use-null-mr", l.NullMR, "inline", c.Inline > 0},
+		{"use-dm", l.DM, "", looks},
+		{"use-dm", l.DM, "dmabuf", dmabuf},
+		{"use-dm", l.DM, "huge-pages", l.HugePages},
+		{"use-dm", l.DM, "odp", l.ODP},
+		{"use-dm", l.DM, "relaxed-ordering", l.Relaxed},
+		{"use-dm", l.DM, "ph", hints},
+		{"ph", hints, "odp", l.ODP},
+		{"ph", hints, "use-data-direct", l.Direct},
+		{"use-null-mr", unused, "use-dm", l.DM},
+		{"use-null-mr", unused, "ph", hints},
 		{"use-null-mr", unused, "dmabuf", dmabuf},
 		{"use-null-mr", unused, "odp", l.ODP},
 		{"use-null-mr", unused, "huge-pages", l.HugePages},

@@ -28,6 +28,7 @@ type Test struct {
 	QPs        int    // QPs is the number of queue pairs.
 	Imm        bool   // Imm says that SENDs and WRITEs have immediate data.
 	Endless    bool   // Endless says that the client alone knows when the test is over.
+	Multicast  bool   // Multicast says that the client sends to a multicast group.
 	Swap       bool   // Swap says that atomics are CMP_AND_SWAP, and not FETCH_AND_ADD.
 }
 
@@ -69,6 +70,9 @@ func (t Test) command(cm bool) string {
 	}
 	if t.Imm {
 		line += " --" + t.Op + "_with_imm"
+	}
+	if t.Multicast {
+		line += " -g"
 	}
 	if t.Swap {
 		line += " -A CMP_AND_SWAP"
