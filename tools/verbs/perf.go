@@ -73,8 +73,8 @@ its defaults: 2 bytes for latency and 65536 for bandwidth, 1000 messages (write-
 flight, one completion for 100 of them (for each above 8 KiB). --warmup messages precede those that
 count. The latency is half of a round trip, and for READs and atomics all of it. The bandwidth of
 --both is the sum of both directions. Type dc needs mlx5 on both sides. --imm, --use-srq, --use-ooo,
---atomic-type and --log-dci-streams are for both sides. --odp and --relaxed-ordering are for this
-side, and "verbs perf serve" has them, too.
+--atomic-type, --log-dci-streams and --mcg are for both sides. --odp, --relaxed-ordering, --use-dm
+and --ph are for this side, and "verbs perf serve" has them, too.
 
 With --perftest the peer is the program of perftest itself. This side is its client or, without
 HOST, its server, for one test. perftest does not exchange its options, so give both sides the same
@@ -93,6 +93,7 @@ how many messages it has received, as the programs of perftest do.`,
   verbs perf write-bw 10.1.0.1 --all --json >before.json
   verbs perf write-bw 10.1.0.1 --all --plot bw.svg --overlay before.json
   verbs perf plot -o bw.svg before.json after.json   # with the difference in percent
+  verbs perf send-bw 10.1.0.1 --mcg --mgid 239.1.2.3    # datagrams to a multicast group
   verbs perf write-bw 10.1.0.1 --run-infinitely -D 1s   # until interrupted
   verbs perf send-lat --perftest 10.1.0.1 -n 10000   # where ib_send_lat -n 10000 runs
   verbs perf read-bw --perftest --cm                 # for ib_read_bw -R HOST`,

@@ -2,6 +2,8 @@ package perf
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,6 +31,9 @@ func TestMulticast(t *testing.T) {
 		if s.Lost != 0 || s.Iterations != 200 {
 			t.Errorf("%d of %d messages of %d bytes were lost, want 0 of 200", s.Lost, s.Iterations, s.Size)
 		}
+	}
+	if p := r.Config.InGroup(Peer{QPN: 7}); p.QPN != ib.MulticastQPN || p.GID != r.Config.MGID {
+		t.Errorf("messages go to QP %d at %s, want the group", p.QPN, p.GID)
 	}
 	if r.Config.MGID.Addr() != DefaultGroup {
 		t.Errorf("the report has the group %s, want %s", r.Config.MGID, DefaultGroup)
@@ -64,8 +69,12 @@ func TestMemoryOptions(t *testing.T) {
 	pair := newSoftPair(t)
 	hints := &uverbs.DMAHOptions{ProcessingHint: new(uint8(1))}
 	config := Default(Write, BW)
-	for flag, l := range map[string]Local{"use-dm": {DM: true}, "ph": {DMAH: hints}} {
-		want := "--" + flag + ": " + pair[1].Name() + ": "
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for flag, l := range map[string]Local{"use-dm": {DM: true}, "ph": {DMAH: hints}, "use-data-direct": {Direct: true, DMABuf: file}} {
+		want := "--" + flag + ": "
 		if _, err := pair.run(t, &Server{}, &Client{Config: config, Local: l}); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want one of a missing feature with %q", err, want)
 		}

@@ -27,6 +27,8 @@
 //   - the run;
 //   - except in write_lat, a last barrier, and on TCP the word "done" and a NUL.
 //
+// With -g, in send_bw, the server's record has the GID of the multicast group, and the QP number 0xffffff.
+//
 // With -c DC one side has initiators and the other targets, but in latency tests and with -b both have both:
 // then there are twice as many records, first those of the initiators. Targets, which take receives from an
 // SRQ, get their numbers when they are made ready, after the first "all". Their access key is 0xffeeddcc.
