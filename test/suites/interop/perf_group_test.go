@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
-// TestPerftestGroup sends to a multicast group with perftest, in both roles. perftest joins no group, so the one of
-// its server is that of all hosts, of which each host is a member.
+// TestPerftestGroup sends to a multicast group with perftest, in both roles. perftest joins no group, so the group is
+// the one that has all hosts as members.
 func TestPerftestGroup(t *testing.T) {
 	testenv.Tags(t, testenv.Perftest)
 	testenv.Guest(t)

@@ -75,7 +75,7 @@ func (e *End) joinGroup() error {
 	return nil
 }
 
-// membership is that of an end's queue pair in a group.
+// membership says that the queue pair of an end receives what is sent to a group.
 type membership struct {
 	end *End
 	gid ib.GID
