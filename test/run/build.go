@@ -44,6 +44,7 @@ var testPackages = map[string]string{
 	"mmio":        "mmio",
 	"netlinkrdma": "netlinkrdma",
 	"perf":        "tools/verbs/internal/perf",
+	"probe":       "tools/probe",
 	"pyverbs":     "test/suites/pyverbs",
 	"rdmacm":      "cm/rdmacm",
 	"replay":      "uverbs/replay",

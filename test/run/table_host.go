@@ -299,7 +299,7 @@ var groups = map[string][]string{
 	"testlong": {"sidebyside/mlx5", "cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc", "perf/newest", "perf/card",
 		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/load", "rxe/packages", "rxe/write", "soft/strangers", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "release", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/dpdk-receive", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
-		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "probes/hosts", "probes/soft", "exporter", "s3/heap", "s3/large", "s3/cost", "s3/versity", "race/efa", "efa/newest", "efa/6.12", "efa/first", "efa/batch", "efa/read", "efa/hosts", "efa/libfabric"},
+		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "probes/hosts", "probes/soft", "exporter", "s3/heap", "s3/large", "s3/cost", "s3/versity", "race/efa", "efa/newest", "efa/6.12", "efa/first", "efa/batch", "efa/read", "efa/hosts", "efa/libfabric", "probes/card"},
 }
 
 // errSuite is the error of a name that no suite has.

@@ -190,8 +190,11 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
-			name: "probes", doc: "verbs exporter --probe on four hosts, and its package on software devices, with Prometheus: within two minutes alerts name the link that loses 1 %, or 0.1 % at a higher rate, or takes 2 ms more",
-			steps: []step{c.probes("hosts", "GOVERBS_PROBES=1", "TestProbes", "-hosts", "4", "-cpus", "1"), c.probes("soft", "GOVERBS_PROBES_SOFT=1", "TestProbesSoft")},
+			name: "probes", doc: "verbs exporter --probe on four hosts, and its package on software devices, with Prometheus: within two minutes alerts name the link that loses 1 %, or 0.1 % at a higher rate, or takes 2 ms more; latencies by the clock of a modelled ConnectX",
+			steps: []step{
+				c.probes("hosts", "GOVERBS_PROBES=1", "TestProbes", "-hosts", "4", "-cpus", "1"), c.probes("soft", "GOVERBS_PROBES_SOFT=1", "TestProbesSoft"),
+				{name: "card", device: "mlx5,mode=roce", env: append(model[:3:3], "GOVERBS_PROBE_CARD=1"), programs: []program{only("probe", "TestCardClock")}},
+			},
 		},
 		{
 			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, also of its newest version, and with curl, redis-cli, iperf3 and civetweb by librspreload.so; its speed",

@@ -107,12 +107,13 @@ func (d *device) now() uint64 {
 	return uint64(time.Since(epoch))
 }
 
-// at returns the time of a completion by the same clock.
+// at returns the time of a completion by the same clock. A time stamp that is later than now is of another clock: cards
+// can be set up so that completions have the time of day.
 func (d *device) at(wc *uverbs.WC) uint64 {
 	if d.khz != 0 {
-		return wc.Timestamp
+		return min(wc.Timestamp, d.now())
 	}
-	return uint64(time.Since(epoch))
+	return d.now()
 }
 
 // between returns the time between two readings of the clock, negative if it is not known: the clock

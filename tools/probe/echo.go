@@ -169,7 +169,7 @@ func (s *answers) echo(a *answerer, wc *uverbs.WC, b []byte) bool {
 	g.last = now
 	e := datagram{kind: kindEcho, token: d.token, seq: d.seq, arrived: g.window.add(d.seq)}
 	if a.dev.khz != 0 {
-		e.dwell = uint64(max(0, a.dev.between(wc.Timestamp, a.dev.now())))
+		e.dwell = uint64(max(0, a.dev.between(a.dev.at(wc), a.dev.now())))
 	}
 	var out [datagramSize]byte
 	e.put(out[:])
