@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
@@ -20,6 +21,7 @@ import (
 const (
 	addressSessions = 64               // of one address
 	idleAfter       = 10 * time.Second // a session without a ping may give way to a new one
+	againAfter      = 5 * time.Second  // a port that could not be made to answer is tried again
 	totalRate       = 50000            // pings per second that are promised, of all sessions together
 	qkey            = 0x01234567       // of the port space for datagrams
 )
@@ -42,9 +44,17 @@ type answers struct {
 	sessions map[uint64]*grant     // by token
 	rcs      map[*rdmacm.ID]*grant // by the ID of their connection
 	on       map[answererKey]*answerer
-	rate     int // that is promised
-	counts   Answers
+	failed   map[answererKey]failure
+	rate     int            // that is promised
 	all      sync.WaitGroup // the goroutines of answerers
+
+	echoes, refused, dropped atomic.Uint64
+}
+
+// failure is why there is no answerer.
+type failure struct {
+	err error
+	at  time.Time
 }
 
 // grant is a path of another host that is answered.
@@ -72,7 +82,8 @@ func (s *answers) start() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listens, s.sessions, s.rcs, s.on = nil, map[uint64]*grant{}, map[*rdmacm.ID]*grant{}, map[answererKey]*answerer{} // not those of an attempt that has failed
+	s.listens = nil // not those of an attempt that has failed
+	s.sessions, s.rcs, s.on, s.failed = map[uint64]*grant{}, map[*rdmacm.ID]*grant{}, map[answererKey]*answerer{}, map[answererKey]failure{}
 	local := listen.Addr()
 	if local.IsUnspecified() {
 		local = netip.Addr{}
@@ -134,16 +145,14 @@ func (s *answers) event(ctx context.Context, e *rdmacm.Event) {
 			return
 		}
 		s.p.warn("requests", fmt.Errorf("probe: a request is refused: %w", err))
-		s.mu.Lock()
-		s.counts.Refused++
-		s.mu.Unlock()
+		s.refused.Add(1)
 		e.ID.Reject(nil, rdmacm.ReasonConsumer)
 		e.ID.Close()
 	case rdmacm.EventDisconnected, rdmacm.EventDeviceRemoval, rdmacm.EventConnectError, rdmacm.EventUnreachable, rdmacm.EventRejected:
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if g := s.rcs[e.ID]; g != nil { // a prober begins anew with another session
-			s.drop(g.token)
+			s.drop(g.Token)
 		}
 	}
 }
@@ -171,19 +180,16 @@ func (s *answers) request(ctx context.Context, e *rdmacm.Event) error {
 	if err != nil {
 		return err
 	}
-	if err := s.makeRoom(from, r.rate); err != nil {
+	if err := s.makeRoom(from, int(r.Rate)); err != nil {
 		return err
 	}
 	var b [8]byte
 	rand.Read(b[:])
-	token := binary.BigEndian.Uint64(b[:])
-	g := &grant{request: r, from: from, a: a, last: time.Now(), filled: time.Now(), room: float64(r.rate)}
-	g.token = token
-	s.sessions[token] = g
-	s.rate += r.rate
-	err = e.ID.Accept(rdmacm.ConnParam{PrivateData: marshalGrant(token), QPN: a.ud.QPN(), QKey: qkey})
-	if err != nil {
-		s.drop(token)
+	r.Token = binary.BigEndian.Uint64(b[:])
+	s.sessions[r.Token] = &grant{request: r, from: from, a: a, last: time.Now(), filled: time.Now(), room: float64(r.Rate)}
+	s.rate += int(r.Rate)
+	if err := e.ID.Accept(rdmacm.ConnParam{PrivateData: marshal(r.Token), QPN: a.ud.QPN(), QKey: qkey}); err != nil {
+		s.drop(r.Token)
 		return err
 	}
 	e.ID.Close() // the answer is under way
@@ -192,42 +198,41 @@ func (s *answers) request(ctx context.Context, e *rdmacm.Event) error {
 
 // makeRoom makes room for a session of an address, instead of one that is idle if need be.
 func (s *answers) makeRoom(from netip.Addr, rate int) error {
-	now := time.Now()
 	for {
-		own := 0
-		var idle, ownIdle *grant // for the longest time
-		for _, g := range s.sessions {
-			if g.from == from {
-				own++
-			}
-			if now.Sub(g.last) < idleAfter {
-				continue
-			}
-			if idle == nil || g.last.Before(idle.last) {
-				idle = g
-			}
-			if g.from == from && (ownIdle == nil || g.last.Before(ownIdle.last)) {
-				ownIdle = g
-			}
-		}
+		own, ownIdle := s.idle(func(g *grant) bool { return g.from == from })
+		all, idle := s.idle(func(*grant) bool { return true })
 		switch {
 		case own >= addressSessions && ownIdle != nil:
-			s.drop(ownIdle.token)
+			s.drop(ownIdle.Token)
 		case own >= addressSessions:
 			return fmt.Errorf("%s has %d sessions, which is the most of an address", from, own)
-		case len(s.sessions) < s.p.o.Sessions && s.rate+rate <= totalRate:
+		case all < s.p.o.Sessions && s.rate+rate <= totalRate:
 			return nil
 		case idle != nil:
-			s.drop(idle.token)
+			s.drop(idle.Token)
 		default:
-			return fmt.Errorf("there are %d sessions with %d pings/s, allowed: %d with %d", len(s.sessions), s.rate, s.p.o.Sessions, totalRate)
+			return fmt.Errorf("there are %d sessions with %d pings/s, allowed: %d with %d", all, s.rate, s.p.o.Sessions, totalRate)
 		}
 	}
 }
 
+// idle counts some sessions, and returns the one that is idle for the longest time.
+func (s *answers) idle(some func(*grant) bool) (n int, longest *grant) {
+	for _, g := range s.sessions {
+		if !some(g) {
+			continue
+		}
+		n++
+		if time.Since(g.last) >= idleAfter && (longest == nil || g.last.Before(longest.last)) {
+			longest = g
+		}
+	}
+	return n, longest
+}
+
 // connect makes the RC QP of a session.
 func (s *answers) connect(e *rdmacm.Event, r request, from netip.Addr, device string) (err error) {
-	g := s.sessions[r.token]
+	g := s.sessions[r.Token]
 	if g == nil || g.from != from || g.a.device != device || g.rcID != nil {
 		return errors.New("the request for a connection has no session, or not the first one of it")
 	}
@@ -236,13 +241,13 @@ func (s *answers) connect(e *rdmacm.Event, r request, from netip.Addr, device st
 		return err
 	}
 	for _, state := range []ib.QPState{ib.QPInit, ib.QPRTR, ib.QPRTS} {
-		if err = modify(e.ID, g.rc, state, g.label, uverbs.AccessRemoteRead); err != nil {
+		if err = modify(e.ID, g.rc, state, g.Label, uverbs.AccessRemoteRead); err != nil {
 			break
 		}
 	}
 	if err == nil {
-		t := target{g.a.target.SGE(0, 8).Addr, g.a.target.RKey()}
-		err = e.ID.Accept(rdmacm.ConnParam{PrivateData: t.marshal(), QPN: g.rc.QPN(), ResponderResources: 1})
+		t := target{g.a.target.SGE(0, readSize).Addr, g.a.target.RKey()}
+		err = e.ID.Accept(rdmacm.ConnParam{PrivateData: marshal(t), QPN: g.rc.QPN(), ResponderResources: 1})
 	}
 	if err != nil {
 		g.rc.Close()
@@ -262,23 +267,31 @@ func (s *answers) drop(token uint64) {
 		g.rc.Close()
 		g.rcID.Close()
 	}
-	if g.ah != nil {
-		g.ah.Close()
-	}
-	s.rate -= g.rate
+	closeIf(g.ah)
+	s.rate -= int(g.Rate)
 	delete(s.sessions, token)
 }
 
-// answerer returns the answerer of a port, which it makes if there is none.
-func (s *answers) answerer(ctx context.Context, key answererKey) (*answerer, error) {
+// answerer returns the answerer of a port, which it makes if there is none. If that fails, requests
+// fail with the same error for a while.
+func (s *answers) answerer(ctx context.Context, key answererKey) (a *answerer, err error) {
 	if a := s.on[key]; a != nil {
 		return a, nil
 	}
+	if f, ok := s.failed[key]; ok && time.Since(f.at) < againAfter {
+		return nil, f.err
+	}
+	delete(s.failed, key)
+	defer func() {
+		if err != nil {
+			s.failed[key] = failure{err, time.Now()}
+		}
+	}()
 	dev, err := s.p.devices.use(key.device)
 	if err != nil {
 		return nil, err
 	}
-	a := &answerer{answererKey: key, dev: dev}
+	a = &answerer{answererKey: key, queue: queue{dev: dev, receives: answerReceives, slot: answerSlot}}
 	if err := a.make(); err != nil {
 		a.close()
 		s.p.devices.release(dev)
@@ -294,6 +307,7 @@ func (s *answers) answerer(ctx context.Context, key answererKey) (*answerer, err
 			}
 		}
 		delete(s.on, key)
+		s.failed[key] = failure{err, time.Now()}
 		a.close()
 		s.p.devices.release(dev)
 		s.mu.Unlock()

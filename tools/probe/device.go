@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -70,28 +71,79 @@ func (d *devices) release(dev *device) {
 	dev.CloseAll() // what a failed step has left, too
 }
 
-// createUD creates a QP for datagrams with a Q_Key.
-func (d *device) createUD(cq *uverbs.CQ, port uint8, pkey uint16, sends, receives int, qkey uint32) (*uverbs.QP, error) {
-	if d.Info().IWARP() {
-		return nil, fmt.Errorf("device %s is iWARP, which has no datagrams: %w", d.Name(), errors.ErrUnsupported)
-	}
-	qp, err := d.pd.CreateQP(uverbs.QPOptions{
-		Type: ib.UD, SendCQ: cq, RecvCQ: cq, MaxSendWR: sends, MaxRecvWR: receives, MaxInline: datagramSize,
-		Path: uverbs.PathOptions{Port: port, PKey: pkey},
-	})
-	if err != nil {
-		return nil, err
-	}
-	return qp, qp.ReadyUD(qkey)
+// queue is a QP for datagrams with its CQ and its receives.
+type queue struct {
+	dev      *device
+	receives int // the number of them
+	slot     int // bytes of each
+
+	cq     *uverbs.CQ
+	mr     *uverbs.MR
+	memory []byte // readSize bytes, then the receives
+	ud     *uverbs.QP
 }
 
-// createCQ creates a CQ whose completions have a time stamp where the device has them.
-func (d *device) createCQ(size int) (*uverbs.CQ, error) {
-	o := uverbs.CQOptions{Size: size, Events: true}
-	if d.khz != 0 {
+// readSize is the length of an RDMA READ.
+const readSize = 8
+
+// make makes the queue. The caller closes it, also after an error.
+func (q *queue) make(port uint8, pkey uint16, sends int, qkey uint32) (err error) {
+	if q.dev.Info().IWARP() {
+		return fmt.Errorf("device %s is iWARP, which has no datagrams: %w", q.dev.Name(), errors.ErrUnsupported)
+	}
+	q.memory = make([]byte, readSize+q.receives*q.slot)
+	if q.mr, err = q.dev.pd.RegSlice(q.memory, uverbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	o := uverbs.CQOptions{Size: q.receives + sends + 8, Events: true}
+	if q.dev.khz != 0 {
 		o.Flags = uverbs.CQTimestamp
 	}
-	return d.CreateCQ(o)
+	if q.cq, err = q.dev.CreateCQ(o); err != nil {
+		return err
+	}
+	q.ud, err = q.dev.pd.CreateQP(uverbs.QPOptions{
+		Type: ib.UD, SendCQ: q.cq, RecvCQ: q.cq, MaxSendWR: sends, MaxRecvWR: q.receives, MaxInline: datagramSize,
+		Path: uverbs.PathOptions{Port: port, PKey: pkey},
+	})
+	if err == nil {
+		err = q.ud.ReadyUD(qkey)
+	}
+	for i := 0; err == nil && i < q.receives; i++ {
+		err = q.post(uint64(i))
+	}
+	return err
+}
+
+// post posts a receive.
+func (q *queue) post(i uint64) error {
+	return q.ud.PostRecv(i, q.mr.SGE(readSize+int(i)*q.slot, q.slot))
+}
+
+// received returns what a receive has taken, from its GRH on.
+func (q *queue) received(wc *uverbs.WC) ([]byte, error) {
+	if wc.ID >= uint64(q.receives) || int(wc.ByteLen) > q.slot {
+		return nil, fmt.Errorf("the device has completed receive %d of %d with %d bytes: %w", wc.ID, q.receives, wc.ByteLen, syscall.EIO)
+	}
+	return q.memory[readSize+int(wc.ID)*q.slot:][:wc.ByteLen], nil
+}
+
+// close closes what there is.
+func (q *queue) close() {
+	closeIf(q.ud)
+	closeIf(q.cq)
+	closeIf(q.mr)
+}
+
+// closeIf closes an object if there is one.
+func closeIf[T interface {
+	comparable
+	Close() error
+}](object T) {
+	var none T
+	if object != none {
+		object.Close()
+	}
 }
 
 // epoch is what times of the system count from.

@@ -3,8 +3,6 @@ package probe
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -21,14 +19,10 @@ type answererKey struct {
 // answerer has the QP that answers datagrams on a port.
 type answerer struct {
 	answererKey
-	dev    *device
-	cq     *uverbs.CQ
+	queue
 	idle   *uverbs.CQ // of RC QPs, which have no completions
 	target *uverbs.MR // the 8 bytes that others read
-	mr     *uverbs.MR
-	memory []byte // of the receives
-	ud     *uverbs.QP
-	posted uint // echoes
+	posted uint       // echoes
 }
 
 // Of the QP that answers. A receive takes the longest datagram that there is: on some devices a
@@ -40,48 +34,22 @@ const (
 	signalEach     = 32
 )
 
-// make makes the queues.
+// make makes the queues. The caller closes them, also after an error.
 func (a *answerer) make() (err error) {
-	if a.target, err = a.dev.pd.RegSlice(make([]byte, 8), uverbs.AccessLocalWrite|uverbs.AccessRemoteRead); err != nil {
-		return err
-	}
-	a.memory = make([]byte, answerReceives*answerSlot)
-	if a.mr, err = a.dev.pd.RegSlice(a.memory, uverbs.AccessLocalWrite); err != nil {
-		return err
-	}
-	if a.cq, err = a.dev.createCQ(answerReceives + answerSends); err != nil {
+	if a.target, err = a.dev.pd.RegSlice(make([]byte, readSize), uverbs.AccessLocalWrite|uverbs.AccessRemoteRead); err != nil {
 		return err
 	}
 	if a.idle, err = a.dev.CreateCQ(uverbs.CQOptions{Size: 16}); err != nil {
 		return err
 	}
-	a.ud, err = a.dev.createUD(a.cq, a.port, a.pkey, answerSends, answerReceives, qkey)
-	for i := 0; err == nil && i < answerReceives; i++ {
-		err = a.post(i)
-	}
-	return err
-}
-
-// post posts a receive.
-func (a *answerer) post(i int) error {
-	return a.ud.PostRecv(uint64(i), a.mr.SGE(i*answerSlot, answerSlot))
+	return a.queue.make(a.port, a.pkey, answerSends, qkey)
 }
 
 // close closes what there is.
 func (a *answerer) close() {
-	if a.ud != nil {
-		a.ud.Close()
-	}
-	for _, cq := range []*uverbs.CQ{a.cq, a.idle} {
-		if cq != nil {
-			cq.Close()
-		}
-	}
-	for _, mr := range []*uverbs.MR{a.mr, a.target} {
-		if mr != nil {
-			mr.Close()
-		}
-	}
+	a.queue.close()
+	closeIf(a.idle)
+	closeIf(a.target)
 }
 
 // serve answers datagrams until the context ends, or the device fails.
@@ -102,18 +70,17 @@ func (s *answers) serve(ctx context.Context, a *answerer) error {
 				return wc.Err()
 			case wc.ID == pingID: // echoes were sent
 				continue
-			case wc.ID >= answerReceives || wc.ByteLen > answerSlot:
-				return fmt.Errorf("the device has completed receive %d of %d with %d bytes: %w", wc.ID, answerReceives, wc.ByteLen, syscall.EIO)
 			}
-			ok := s.echo(a, wc, a.memory[wc.ID*answerSlot:][:wc.ByteLen])
-			s.mu.Lock()
-			if ok {
-				s.counts.Echoes++
+			b, err := a.received(wc)
+			if err != nil {
+				return err
+			}
+			if s.echo(a, wc, b) {
+				s.echoes.Add(1)
 			} else {
-				s.counts.Dropped++
+				s.dropped.Add(1)
 			}
-			s.mu.Unlock()
-			if err := a.post(int(wc.ID)); err != nil {
+			if err := a.post(wc.ID); err != nil {
 				return err
 			}
 		}
@@ -148,7 +115,7 @@ func (s *answers) echo(a *answerer, wc *uverbs.WC, b []byte) bool {
 	}
 	if g.ah == nil {
 		s.mu.Unlock()
-		ah, err := a.answerTo(wc, b, g.label)
+		ah, err := a.answerTo(wc, b, g.Label)
 		s.mu.Lock()
 		if err != nil {
 			return false
@@ -160,7 +127,7 @@ func (s *answers) echo(a *answerer, wc *uverbs.WC, b []byte) bool {
 		g.ah, g.qpn, g.sgid = ah, wc.SrcQP, sgid
 	}
 	now := time.Now()
-	g.room = min(g.room+now.Sub(g.filled).Seconds()*float64(g.rate)*rateMargin, float64(g.rate)+roomMargin)
+	g.room = min(g.room+now.Sub(g.filled).Seconds()*float64(g.Rate)*rateMargin, float64(g.Rate)+roomMargin)
 	g.filled = now
 	if wc.SrcQP != g.qpn || sgid != g.sgid || g.room < 1 {
 		return false
@@ -173,7 +140,7 @@ func (s *answers) echo(a *answerer, wc *uverbs.WC, b []byte) bool {
 	}
 	var out [datagramSize]byte
 	e.put(out[:])
-	wr := uverbs.SendWR{ID: pingID, Opcode: uverbs.WRSend, Inline: out[:], AH: g.ah, RemoteQPN: wc.SrcQP, RemoteQKey: g.qkey}
+	wr := uverbs.SendWR{ID: pingID, Opcode: uverbs.WRSend, Inline: out[:], AH: g.ah, RemoteQPN: wc.SrcQP, RemoteQKey: g.QKey}
 	if a.posted%signalEach == 0 {
 		wr.Flags = uverbs.SendSignaled
 	}
@@ -206,7 +173,7 @@ func (p *Prober) Answers() Answers {
 	s := &p.answers
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a := s.counts
+	a := Answers{Echoes: s.echoes.Load(), Refused: s.refused.Load(), Dropped: s.dropped.Load()}
 	for _, g := range s.sessions {
 		if time.Since(g.last) < idleAfter {
 			a.Sessions++

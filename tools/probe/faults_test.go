@@ -23,12 +23,12 @@ import (
 func TestEchoNumbers(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
-		s := &session{path: &path{counters: newCounters()}, dev: &device{}, pings: make([]ping, 64), oldest: 1}
+		s := &session{path: &path{counters: newCounters()}, queue: queue{dev: &device{}}, pings: make([]ping, 64), oldest: 1}
 		now, answered := time.Now(), map[uint64]bool{}
 		for range 200 {
 			if now = now.Add(lostAfter / 40); s.seq+1-s.oldest < 60 {
 				s.seq++
-				*s.of(s.seq) = ping{sent: now, at: 1, pending: true}
+				*s.of(s.seq) = ping{sent: now, at: 1, cause: Silent}
 			}
 			seq := s.oldest + uint64(r.IntN(70)) - 4 // of some that are lost, and some that were not sent
 			switch r.IntN(10) {
@@ -84,7 +84,7 @@ func TestHostileEchoes(t *testing.T) {
 	until(t, "the echo has come", func() bool { take(); return answers() == 2 })
 
 	s.seq++ // a ping that is on its way for ever
-	*s.of(s.seq) = ping{sent: time.Now(), at: s.dev.now(), pending: true}
+	*s.of(s.seq) = ping{sent: time.Now(), at: s.dev.now(), cause: Silent}
 	right := datagram{kind: kindEcho, token: s.token, seq: s.seq}
 	send := func(d datagram, size int, qkey uint32) {
 		t.Helper()
@@ -138,10 +138,7 @@ func TestPause(t *testing.T) {
 	ud := func() Result { return of(p, h[1].addr, 0, UD) }
 	until(t, "it probes", func() bool { return ud().Sent > 300 })
 	p.mu.Lock()
-	var c *counters
-	for _, peer := range p.targets {
-		c = peer.paths[0].counters
-	}
+	c := p.peers[0].paths[0].counters
 	p.mu.Unlock()
 	before := ud()
 	c.mu.Lock()

@@ -101,10 +101,10 @@ func TestRefused(t *testing.T) {
 	refused("one session too many", 2, err)
 	n := uint64(2)
 	for _, space := range []rdmacm.PortSpace{rdmacm.UDP, rdmacm.TCP} {
-		for _, private := range [][]byte{nil, {1}, make([]byte, requestSize), request{0, 1, 0, 1}.marshal(), request{maxRate + 1, 1, 0, 1}.marshal(), request{1, maxLabel + 1, 0, 1}.marshal(),
-			request{1, 1, 0, maxQKey + 1}.marshal(), request{1, 1, 7, 1}.marshal(),
+		for _, private := range [][]byte{nil, {1}, make([]byte, 28), marshal(request{0, 1, 0, 1}), marshal(request{maxRate + 1, 1, 0, 1}), marshal(request{1, maxLabel + 1, 0, 1}),
+			marshal(request{1, 1, 0, maxQKey + 1}), marshal(request{1, 1, 7, 1}),
 		} {
-			if r, err := parseRequest(private); err == nil && r.token != 7 {
+			if r, err := parseRequest(private); err == nil && r.Token != 7 {
 				t.Errorf("%x is %+v", private, r)
 			}
 			ch, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: h[0].addr})
@@ -123,6 +123,23 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestNoAnswerer: a port that cannot be made to answer is tried once in a while, however many requests come.
+func TestNoAnswerer(t *testing.T) {
+	peer, _ := answer(t, hosts(t, 1)[0], Options{})
+	s := &peer.answers
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := answererKey{"nowhere", 1, 0}
+	_, first := s.answerer(t.Context(), key)
+	if _, again := s.answerer(t.Context(), key); first == nil || again != first {
+		t.Errorf("%v, and then %v", first, again)
+	}
+	s.failed[key] = failure{first, time.Now().Add(-againAfter)}
+	if _, later := s.answerer(t.Context(), key); later == nil || later == first {
+		t.Errorf("%v, and later %v", first, later)
+	}
+}
+
 // TestMakeRoom: an address has a share, and idle sessions give way to new ones, the one that is
 // idle longest first.
 func TestMakeRoom(t *testing.T) {
@@ -130,7 +147,7 @@ func TestMakeRoom(t *testing.T) {
 	s := &answers{p: &Prober{o: Options{Sessions: addressSessions + 1}}, sessions: map[uint64]*grant{}}
 	add := func(from netip.Addr, idle time.Duration, rate int) {
 		token := uint64(len(s.sessions) + 1)
-		s.sessions[token] = &grant{request: request{rate: rate, token: token}, from: from, last: time.Now().Add(-idle)}
+		s.sessions[token] = &grant{request: request{Rate: uint32(rate), Token: token}, from: from, last: time.Now().Add(-idle)}
 		s.rate += rate
 	}
 	for range addressSessions {
@@ -202,9 +219,9 @@ func TestClock(t *testing.T) {
 
 // FuzzWire: what is parsed is written in the same way, and nothing else is.
 func FuzzWire(f *testing.F) {
-	f.Add(request{1, 2, 3, 4}.marshal())
-	f.Add(marshalGrant(4))
-	f.Add(target{5, 6}.marshal())
+	f.Add(marshal(request{1, 2, 3, 4}))
+	f.Add(marshal(uint64(4)))
+	f.Add(marshal(target{5, 6}))
 	d := make([]byte, datagramSize)
 	(&datagram{kindEcho, 1, 2, 3, 4}).put(d)
 	f.Add(d)
@@ -215,13 +232,13 @@ func FuzzWire(f *testing.F) {
 			}
 		}
 		if r, err := parseRequest(b); err == nil {
-			same("request", r.marshal())
+			same("request", marshal(r))
 		}
-		if token, err := parseGrant(b); err == nil {
-			same("grant", marshalGrant(token))
+		if token, err := parse[uint64](b); err == nil {
+			same("grant", marshal(token))
 		}
-		if to, err := parseTarget(b); err == nil {
-			same("target", to.marshal())
+		if to, err := parse[target](b); err == nil {
+			same("target", marshal(to))
 		}
 		if d, ok := parseDatagram(b, kindEcho); ok {
 			out := make([]byte, datagramSize)

@@ -96,7 +96,8 @@ func (p *path) run(ctx context.Context) {
 func (p *path) missed(from, to time.Time, cause Cause) time.Time {
 	ticks := to.Sub(from) / p.interval()
 	for t, n := range map[Transport]uint64{RC: uint64(ticks), UD: uint64(ticks) * uint64(p.burst())} {
-		p.count(t, func(s *stats) { s.sent, s.lost[cause] = s.sent+n, s.lost[cause]+n })
+		p.sent(t, n)
+		p.lost(t, n, cause)
 	}
 	return from.Add(ticks * p.interval())
 }
@@ -121,12 +122,9 @@ func causeOf(err error) Cause {
 // session is a grant of a peer, and the queue pairs of both sides.
 type session struct {
 	*path
-	dev    *device
-	ids    []*rdmacm.ID
-	cq     *uverbs.CQ
-	mr     *uverbs.MR
-	memory []byte // 8 bytes for the READ, then the receives
-	ud, rc *uverbs.QP
+	queue
+	ids    []*rdmacm.ID // for datagrams, and of the connection
+	rc     *uverbs.QP
 	ah     *uverbs.AH
 	to     rdmacm.UDParam
 	token  uint64
@@ -147,20 +145,10 @@ func (s *session) of(seq uint64) *ping { return &s.pings[seq%uint64(len(s.pings)
 
 // ping is what is known of a ping.
 type ping struct {
-	sent    time.Time
-	at      uint64 // by the device's clock; 0 unless its latency counts
-	state   state
-	pending bool
+	sent  time.Time
+	at    uint64 // by the device's clock; 0 unless its latency counts
+	cause Cause  // why it is lost unless an echo comes; empty if it does not count any more
 }
-
-// state is what the peer says about a ping.
-type state uint8
-
-const (
-	unknown state = iota
-	notArrived
-	arrived
-)
 
 // slot is the size of a receive.
 const slot = uverbs.GRHSize + datagramSize
@@ -177,11 +165,11 @@ func (p *path) connect(ctx context.Context) (s *session, err error) {
 	if err = s.make(ud); err != nil {
 		return s, err
 	}
-	e, err := ud.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: s.request().marshal()})
+	e, err := ud.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: marshal(s.request())})
 	if err != nil {
 		return s, err
 	}
-	if s.token, err = parseGrant(e.Param.PrivateData); err != nil {
+	if s.token, err = parse[uint64](e.Param.PrivateData); err != nil {
 		return s, err
 	}
 	s.to = e.UD
@@ -193,7 +181,7 @@ func (p *path) connect(ctx context.Context) (s *session, err error) {
 }
 
 // request is what the session asks the peer for.
-func (s *session) request() request { return request{s.p.o.Rate, s.label(), s.token, s.qkey} }
+func (s *session) request() request { return request{uint32(s.p.o.Rate), s.label(), s.token, s.qkey} }
 
 // resolve returns an ID whose route to the peer is resolved.
 func (s *session) resolve(ctx context.Context, space rdmacm.PortSpace) (*rdmacm.ID, error) {
@@ -225,30 +213,12 @@ func (s *session) make(ud *rdmacm.ID) error {
 		return err
 	}
 	s.pings, s.qkey = make([]ping, max(64, 2*s.p.o.Rate)), rand.Uint32()&maxQKey
-	sends := 4 * s.burst()
-	s.memory = make([]byte, 8+len(s.pings)*slot)
-	if s.mr, err = s.dev.pd.RegSlice(s.memory, uverbs.AccessLocalWrite); err != nil {
+	s.receives, s.slot = len(s.pings), slot
+	if err = s.queue.make(addrs.Port, addrs.PKey, 4*s.burst(), s.qkey); err != nil {
 		return err
 	}
-	if s.cq, err = s.dev.createCQ(len(s.pings) + sends + 8); err != nil {
-		return err
-	}
-	if s.ud, err = s.dev.createUD(s.cq, addrs.Port, addrs.PKey, sends, len(s.pings), s.qkey); err != nil {
-		return err
-	}
-	for i := range s.pings {
-		if err := s.post(i); err != nil {
-			return err
-		}
-	}
-	o := uverbs.QPOptions{Type: ib.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 1}
-	s.rc, err = s.dev.pd.CreateQP(o)
+	s.rc, err = s.dev.pd.CreateQP(uverbs.QPOptions{Type: ib.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 1})
 	return err
-}
-
-// post posts a receive.
-func (s *session) post(i int) error {
-	return s.ud.PostRecv(uint64(i), s.mr.SGE(8+i*slot, slot))
 }
 
 // connectRC connects the RC QP.
@@ -261,12 +231,12 @@ func (s *session) connectRC(ctx context.Context) error {
 		return err
 	}
 	e, err := id.ConnectWait(ctx, rdmacm.ConnParam{
-		PrivateData: s.request().marshal(), InitiatorDepth: 1, RetryCount: retryCount, QPN: s.rc.QPN(),
+		PrivateData: marshal(s.request()), InitiatorDepth: 1, RetryCount: retryCount, QPN: s.rc.QPN(),
 	})
 	if err != nil {
 		return err
 	}
-	if s.target, err = parseTarget(e.Param.PrivateData); err != nil {
+	if s.target, err = parse[target](e.Param.PrivateData); err != nil {
 		return err
 	}
 	for _, state := range []ib.QPState{ib.QPRTR, ib.QPRTS} {
@@ -292,33 +262,18 @@ func modify(id *rdmacm.ID, qp *uverbs.QP, state ib.QPState, label uint32, access
 
 // close closes everything. The peer learns of it by the end of the connection.
 func (s *session) close() {
-	if s.dev == nil { // nothing but IDs
-		for _, id := range s.ids {
-			id.Close()
-		}
-		return
-	}
 	if len(s.ids) > 1 {
 		s.ids[1].RequestDisconnect()
 	}
-	for _, qp := range []*uverbs.QP{s.rc, s.ud} { // nil and closed ones are no matter
-		if qp != nil {
-			qp.Close()
-		}
-	}
+	closeIf(s.rc)
+	s.queue.close()
+	closeIf(s.ah)
 	for _, id := range s.ids {
 		id.Close()
 	}
-	if s.ah != nil {
-		s.ah.Close()
+	if s.dev != nil {
+		s.p.devices.release(s.dev)
 	}
-	if s.cq != nil {
-		s.cq.Close()
-	}
-	if s.mr != nil {
-		s.mr.Close()
-	}
-	s.p.devices.release(s.dev)
 }
 
 // probe probes until something fails, and counts what is outstanding then as lost.
@@ -379,12 +334,12 @@ func (s *session) probe(ctx context.Context) (err error) {
 func (s *session) lastWords(err error) error {
 	cause := causeOf(err)
 	for ; s.oldest <= s.seq; s.oldest++ {
-		if s.of(s.oldest).pending {
-			s.lose(UD, cause)
+		if s.of(s.oldest).cause != "" {
+			s.lost(UD, 1, cause)
 		}
 	}
 	if s.reading {
-		s.lose(RC, cause)
+		s.lost(RC, 1, cause)
 	}
 	return err
 }
@@ -396,12 +351,12 @@ func (s *session) send(now time.Time) error {
 		s.readAt = s.dev.now()
 		if err := s.rc.PostSend(uverbs.SendWR{
 			ID: readID, Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled,
-			SGL: []uverbs.SGE{s.mr.SGE(0, 8)}, RemoteAddr: s.target.addr, RKey: s.target.rkey,
+			SGL: []uverbs.SGE{s.mr.SGE(0, readSize)}, RemoteAddr: s.target.Addr, RKey: s.target.RKey,
 		}); err != nil {
 			return err
 		}
 		s.reading = true
-		s.count(RC, func(t *stats) { t.sent++ })
+		s.path.sent(RC, 1)
 	}
 	if s.unacked >= 3 {
 		return nil // the device is behind; silence ends the session if it stays so
@@ -410,7 +365,7 @@ func (s *session) send(now time.Time) error {
 	for i := range s.burst() {
 		seq := s.seq + 1
 		wr := uverbs.SendWR{ID: pingID, Opcode: uverbs.WRSend, Inline: b[:], AH: s.ah, RemoteQPN: s.to.QPN, RemoteQKey: s.to.QKey}
-		p := ping{sent: now, pending: true}
+		p := ping{sent: now, cause: Silent}
 		if i == 0 {
 			p.at = s.dev.now()
 		}
@@ -426,7 +381,7 @@ func (s *session) send(now time.Time) error {
 		s.seq = seq
 		*s.of(seq) = p
 	}
-	s.count(UD, func(t *stats) { t.sent += uint64(s.burst()) })
+	s.path.sent(UD, uint64(s.burst()))
 	return nil
 }
 
@@ -434,14 +389,14 @@ func (s *session) send(now time.Time) error {
 func (s *session) expire(now time.Time) {
 	for ; s.oldest <= s.seq; s.oldest++ {
 		p := s.of(s.oldest)
-		if !p.pending {
+		if p.cause == "" {
 			continue
 		}
 		if now.Sub(p.sent) < lostAfter {
 			return
 		}
-		p.pending = false
-		s.lose(UD, [...]Cause{unknown: Silent, notArrived: Forward, arrived: Return}[p.state])
+		s.lost(UD, 1, p.cause)
+		p.cause = ""
 	}
 }
 
@@ -449,8 +404,8 @@ func (s *session) expire(now time.Time) {
 func (s *session) completed(wc *uverbs.WC) error {
 	switch {
 	case wc.Status == uverbs.WCSuccess:
-	case wc.ID < uint64(len(s.pings)) && wc.Status != uverbs.WCWRFlushErr: // a stranger's datagram that is too long
-		return s.post(int(wc.ID))
+	case wc.ID < pingID && wc.Status != uverbs.WCWRFlushErr: // a stranger's datagram that is too long
+		return s.post(wc.ID)
 	default:
 		return wc.Err() // that of the CQ is a page with counters, and new each time
 	}
@@ -463,16 +418,14 @@ func (s *session) completed(wc *uverbs.WC) error {
 			s.answered(RC, s.dev.between(s.readAt, s.dev.at(wc)))
 		}
 	default:
-		i := int(wc.ID)
-		if i >= len(s.pings) {
-			return fmt.Errorf("the device has completed receive %d of %d: %w", wc.ID, len(s.pings), syscall.EIO)
+		b, err := s.received(wc)
+		if err != nil {
+			return err
 		}
-		if b := s.memory[8+i*slot:]; wc.ByteLen == slot {
-			if d, ok := parseDatagram(b[uverbs.GRHSize:slot], kindEcho); ok && d.token == s.token && wc.SrcQP == s.to.QPN {
-				s.echo(&d, wc)
-			}
+		if d, ok := parseDatagram(b[min(uverbs.GRHSize, len(b)):], kindEcho); ok && d.token == s.token && wc.SrcQP == s.to.QPN {
+			s.echo(&d, wc)
 		}
-		return s.post(i)
+		return s.post(wc.ID)
 	}
 	return nil
 }
@@ -487,18 +440,19 @@ func (s *session) echo(d *datagram, wc *uverbs.WC) {
 		if d.seq < s.oldest+1+i {
 			break
 		}
-		p := s.of(d.seq - 1 - i)
-		if d.arrived>>i&1 != 0 {
-			p.state = arrived
-		} else if p.state == unknown {
-			p.state = notArrived
+		switch p := s.of(d.seq - 1 - i); {
+		case p.cause == "":
+		case d.arrived>>i&1 != 0:
+			p.cause = Return
+		case p.cause == Silent:
+			p.cause = Forward
 		}
 	}
 	p := s.of(d.seq)
-	if !p.pending {
+	if p.cause == "" {
 		return
 	}
-	p.pending = false
+	p.cause = ""
 	s.lastEcho = time.Now()
 	latency := s.dev.between(p.at, s.dev.at(wc))
 	if dwell := time.Duration(min(d.dwell, uint64(time.Hour))); dwell < latency {

@@ -230,6 +230,7 @@ func TestOptions(t *testing.T) {
 		{Options{Peers: one, Allow: make([]netip.Prefix, 1)}, "Allow is invalid Prefix, allowed: networks such as 10.0.0.0/8"},
 		{Options{Peers: []string{""}}, `Peers is "", allowed: HOST`},
 		{Options{Peers: []string{"a b"}}, `Peers is "a b", allowed: HOST`},
+		{Options{Peers: []string{"-x"}}, `Peers is "-x", allowed: HOST`},
 		{Options{Peers: []string{"host:http"}}, `Peers is "host:http", allowed: HOST`},
 		{Options{Peers: []string{"host:0"}}, `Peers is "host:0", allowed: HOST`},
 		{Options{Peers: []string{"@" + file}}, `Peers is "@other", allowed: HOST`},

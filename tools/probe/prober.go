@@ -104,16 +104,15 @@ func (o *Options) check() error {
 
 // listen returns the address to listen on.
 func (o *Options) listen() (netip.AddrPort, error) {
-	host, port, err := net.SplitHostPort(o.Listen)
-	n, perr := strconv.ParseUint(port, 10, 16)
-	addr := netip.IPv6Unspecified()
-	if err == nil && host != "" {
-		addr, err = netip.ParseAddr(host)
+	text := o.Listen
+	if strings.HasPrefix(text, ":") {
+		text = "[::]" + text
 	}
-	if err != nil || perr != nil || n == 0 {
-		return netip.AddrPort{}, argError("Listen", strconv.Quote(o.Listen), "IP:PORT or :PORT with a port from 1 to 65535, such as :9879")
+	listen, err := netip.ParseAddrPort(text)
+	if err != nil || listen.Port() == 0 {
+		return listen, argError("Listen", strconv.Quote(o.Listen), "IP:PORT or :PORT with a port from 1 to 65535, such as :9879")
 	}
-	return netip.AddrPortFrom(addr, uint16(n)), nil
+	return listen, nil
 }
 
 // splitPeer splits HOST or HOST:PORT.
@@ -126,7 +125,8 @@ func splitPeer(peer string) (host string, port uint16, err error) {
 			port, err = uint16(n), perr
 		}
 	}
-	if err != nil || port == 0 || host == "" || len(host) > 253 || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/"@`, r) }) {
+	bad := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/"@`, r) }
+	if err != nil || port == 0 || host == "" || host[0] == '-' || len(host) > 253 || strings.ContainsFunc(host, bad) {
 		return "", 0, argError("Peers", strconv.Quote(peer), "HOST, HOST:PORT, [IPv6]:PORT or @FILE, with a port from 1 to 65535")
 	}
 	return host, port, nil
@@ -176,15 +176,20 @@ type Prober struct {
 	answers answers
 
 	mu       sync.Mutex
-	targets  map[netip.AddrPort]*peer
-	order    []netip.AddrPort     // of the targets, as they were given
-	channels [2]*rdmacm.Channel   // of the kernel's devices, and of those in software
-	warned   map[string]time.Time // by what the warning is about
+	peers    []*peer
+	channels map[bool]*rdmacm.Channel // whether it is of devices in software
+	warned   map[string]time.Time     // by what the warning is about
+}
+
+// address is an address of a peer, and how the peer was given.
+type address struct {
+	name string
+	netip.AddrPort
 }
 
 // peer is an address that is probed.
 type peer struct {
-	name  string // as it was given
+	address
 	paths []*path
 	stop  context.CancelFunc
 	done  sync.WaitGroup
@@ -196,7 +201,7 @@ func New(o Options) (*Prober, error) {
 		return nil, err
 	}
 	o.Peers, o.Allow = slices.Clone(o.Peers), slices.Clone(o.Allow)
-	p := &Prober{o: o, devices: devices{open: map[string]*device{}}, targets: map[netip.AddrPort]*peer{}, warned: map[string]time.Time{}}
+	p := &Prober{o: o, devices: devices{open: map[string]*device{}}, channels: map[bool]*rdmacm.Channel{}, warned: map[string]time.Time{}}
 	p.answers.p = p
 	return p, nil
 }
@@ -229,12 +234,10 @@ func (p *Prober) Run(ctx context.Context) error {
 	all.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, ch := range p.channels {
-		if ch != nil {
-			ch.Close()
-		}
-		p.channels[i] = nil
+	for _, ch := range p.channels {
+		ch.Close()
 	}
+	clear(p.channels)
 	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -252,12 +255,6 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-time.After(d):
 	case <-ctx.Done():
 	}
-}
-
-// address is an address of a peer.
-type address struct {
-	name string
-	netip.AddrPort
 }
 
 // resolve returns the addresses of names. Found has the last ones of each name, which stay while it
@@ -337,42 +334,35 @@ func (p *Prober) names(files map[string][]string) (all []string) {
 
 // follow begins to probe addresses that are new, and ends those that are gone.
 func (p *Prober) follow(ctx context.Context, all []address) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	want := map[netip.AddrPort]string{}
-	p.order = nil
+	old := map[address]*peer{}
+	for _, t := range p.peers { // which nothing else changes
+		old[t.address] = t
+	}
+	var peers []*peer
 	for _, a := range all {
-		want[a.AddrPort] = a.name
-		p.order = append(p.order, a.AddrPort)
-	}
-	var gone []*peer
-	for a, t := range p.targets {
-		if want[a] != t.name {
-			t.stop()
-			gone = append(gone, t)
-			delete(p.targets, a)
+		t := old[a]
+		if delete(old, a); t == nil {
+			t = &peer{address: a}
+			ctx, cancel := context.WithCancel(ctx)
+			t.stop = cancel
+			for i := range p.o.Paths {
+				path := &path{p: p, addr: a.AddrPort, number: i, counters: newCounters()}
+				t.paths = append(t.paths, path)
+				wait := rand.N(time.Duration(len(all)*p.o.Paths) * time.Millisecond) // not all of them at once
+				t.done.Go(func() { pause(ctx, wait); path.run(ctx) })
+			}
 		}
+		peers = append(peers, t)
 	}
-	for a, name := range want {
-		if p.targets[a] != nil {
-			continue
-		}
-		t := &peer{name: name}
-		ctx, cancel := context.WithCancel(ctx)
-		t.stop = cancel
-		for i := range p.o.Paths {
-			path := &path{p: p, addr: a, number: i, counters: newCounters()}
-			t.paths = append(t.paths, path)
-			wait := rand.N(time.Duration(len(all)*p.o.Paths) * time.Millisecond) // not all of them at once
-			t.done.Go(func() { pause(ctx, wait); path.run(ctx) })
-		}
-		p.targets[a] = t
-	}
+	p.mu.Lock()
+	p.peers = peers
 	p.mu.Unlock()
-	for _, t := range gone {
+	for _, t := range old {
+		t.stop()
+	}
+	for _, t := range old {
 		t.done.Wait()
 	}
-	p.mu.Lock()
 }
 
 // Results returns what was seen of each path and transport, in the order of Peers. The counters of
@@ -380,10 +370,9 @@ func (p *Prober) follow(ctx context.Context, all []address) {
 func (p *Prober) Results() (all []Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, a := range p.order {
-		t := p.targets[a]
+	for _, t := range p.peers {
 		for _, path := range t.paths {
-			all = append(all, path.results(Result{Peer: t.name, Addr: a.Addr(), Path: path.number})...)
+			all = append(all, path.results(Result{Peer: t.name, Addr: t.Addr(), Path: path.number})...)
 		}
 	}
 	return all
@@ -395,16 +384,12 @@ func (p *Prober) channel(remote netip.Addr) (*rdmacm.Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := 0
-	if ch.InProcess() {
-		i = 1
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.channels[i] != nil {
-		return p.channels[i], ch.Close()
+	if old := p.channels[ch.InProcess()]; old != nil {
+		return old, ch.Close()
 	}
-	p.channels[i] = ch
+	p.channels[ch.InProcess()] = ch
 	return ch, nil
 }
 

@@ -78,6 +78,13 @@ type Result struct {
 	Latency   Histogram  // Latency has the round trips.
 }
 
+// counters are the counters of a path.
+type counters struct {
+	mu     sync.Mutex
+	device string
+	of     map[Transport]*stats
+}
+
 // stats are the counters of one transport of a path.
 type stats struct {
 	sent    uint64
@@ -86,41 +93,32 @@ type stats struct {
 	last    time.Time // of the last answer
 }
 
-// counters are the counters of a path.
-type counters struct {
-	mu     sync.Mutex
-	device string
-	of     map[Transport]*stats
-}
-
 func newCounters() *counters {
-	c := &counters{of: map[Transport]*stats{}}
-	for t := range causes {
-		c.of[t] = &stats{lost: map[Cause]uint64{}}
-	}
-	return c
+	return &counters{of: map[Transport]*stats{UD: {lost: map[Cause]uint64{}}, RC: {lost: map[Cause]uint64{}}}}
 }
 
-// count changes the counters of a transport.
-func (c *counters) count(t Transport, change func(*stats)) {
+// sent counts probes that were due.
+func (c *counters) sent(t Transport, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	change(c.of[t])
+	c.of[t].sent += n
+}
+
+// lost counts those of them that are lost.
+func (c *counters) lost(t Transport, n uint64, cause Cause) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.of[t].lost[cause] += n
 }
 
 // answered counts the answer to a probe; its latency counts unless it is negative.
 func (c *counters) answered(t Transport, latency time.Duration) {
-	c.count(t, func(s *stats) {
-		s.last = time.Now()
-		if latency >= 0 {
-			s.latency.add(latency)
-		}
-	})
-}
-
-// lose counts a lost probe.
-func (c *counters) lose(t Transport, cause Cause) {
-	c.count(t, func(s *stats) { s.lost[cause]++ })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.of[t].last = time.Now()
+	if latency >= 0 {
+		c.of[t].latency.add(latency)
+	}
 }
 
 // results returns the results of a path.
@@ -130,9 +128,8 @@ func (c *counters) results(r Result) (all []Result) {
 	r.Device = c.device
 	for _, t := range []Transport{RC, UD} {
 		s := c.of[t]
-		r.Transport, r.Sent, r.Latency = t, s.sent, s.latency
-		r.Up = !s.last.IsZero() && time.Since(s.last) < silence
-		r.Lost = nil
+		r.Transport, r.Sent, r.Latency, r.Lost = t, s.sent, s.latency, nil
+		r.Up = time.Since(s.last) < silence
 		for _, cause := range causes[t] {
 			r.Lost = append(r.Lost, Lost{cause, s.lost[cause]})
 		}

@@ -6,8 +6,8 @@ import (
 )
 
 // A prober asks the peer's connection manager for the QP that answers datagrams (SIDR), on port
-// 9879 of the port space for datagrams. The request has a request as private data, the answer a
-// grant. With the token of the grant it connects an RC QP, on the same port of the port space for
+// 9879 of the port space for datagrams. The request has a request as private data, the answer the
+// token of a session. With it the prober connects an RC QP, on the same port of the port space for
 // connections: the private data is another request, and that of the answer a target, 8 bytes that
 // the prober may read.
 //
@@ -16,13 +16,9 @@ import (
 // are big-endian.
 
 const (
-	magic   = 0x67767072 // "gvpr"
-	version = 1
-
-	requestSize  = 28 // magic, version, rate, flow label, token, Q_Key
-	grantSize    = 16 // magic, version, token
-	targetSize   = 20 // magic, address, key, version
-	datagramSize = 64 // magic, kind, token, sequence number, arrived, dwell, zeros
+	magic        = 0x67767072 // "gvpr"
+	version      = 1
+	datagramSize = 64 // a datagram, then zeros
 
 	maxLabel = 1<<20 - 1
 	maxQKey  = 1<<31 - 1 // the highest bit is for privileged programs
@@ -30,69 +26,52 @@ const (
 
 // request is what a prober asks for.
 type request struct {
-	rate  int    // datagrams per second
-	label uint32 // flow label of the answers
-	token uint64 // of the grant, for an RC connection
-	qkey  uint32 // of the answers, which no other host knows
+	Rate  uint32 // datagrams per second
+	Label uint32 // flow label of the answers
+	Token uint64 // of the session, for an RC connection
+	QKey  uint32 // of the answers, which no other host knows
+}
+
+// target is memory that a prober may read.
+type target struct {
+	Addr uint64
+	RKey uint32
+}
+
+// private is private data of the connection manager.
+type private[T request | target | uint64] struct {
+	Magic, Version uint32
+	Body           T
 }
 
 // errWire is the error of bytes that are not of this protocol.
 var errWire = errors.New("the peer does not speak the protocol of probes, or another version of it")
 
-// header appends what all private data begins with.
-func header() []byte {
-	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, magic), version)
-}
-
-// hasHeader reports whether b begins so and has size bytes; the connection manager may append
-// zeros.
-func hasHeader(b []byte, size int) bool {
-	return len(b) >= size && binary.BigEndian.Uint32(b) == magic && binary.BigEndian.Uint32(b[4:]) == version
-}
-
-func (r request) marshal() []byte {
-	b := binary.BigEndian.AppendUint32(header(), uint32(r.rate))
-	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(b, r.label), r.token)
-	return binary.BigEndian.AppendUint32(b, r.qkey)
-}
-
-func parseRequest(b []byte) (r request, err error) {
-	if !hasHeader(b, requestSize) {
-		return r, errWire
+// marshal returns private data.
+func marshal[T request | target | uint64](body T) []byte {
+	b, err := binary.Append(nil, binary.BigEndian, private[T]{magic, version, body})
+	if err != nil {
+		panic(err) // a type without a size
 	}
-	r.label, r.token, r.qkey = binary.BigEndian.Uint32(b[12:]), binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint32(b[24:])
-	rate := binary.BigEndian.Uint32(b[8:])
-	if rate < minRate || rate > maxRate || r.label > maxLabel || r.qkey > maxQKey {
-		return r, errWire
+	return b
+}
+
+// parse reads private data, to which the connection manager may have appended zeros.
+func parse[T request | target | uint64](b []byte) (T, error) {
+	var p private[T]
+	if _, err := binary.Decode(b, binary.BigEndian, &p); err != nil || p.Magic != magic || p.Version != version {
+		return p.Body, errWire
 	}
-	r.rate = int(rate)
-	return r, nil
+	return p.Body, nil
 }
 
-func marshalGrant(token uint64) []byte { return binary.BigEndian.AppendUint64(header(), token) }
-
-func parseGrant(b []byte) (token uint64, err error) {
-	if !hasHeader(b, grantSize) {
-		return 0, errWire
+// parseRequest reads and checks a request.
+func parseRequest(b []byte) (request, error) {
+	r, err := parse[request](b)
+	if err == nil && (r.Rate < minRate || r.Rate > maxRate || r.Label > maxLabel || r.QKey > maxQKey) {
+		err = errWire
 	}
-	return binary.BigEndian.Uint64(b[8:]), nil
-}
-
-// target is memory that a prober may read.
-type target struct {
-	addr uint64
-	rkey uint32
-}
-
-func (t target) marshal() []byte {
-	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(header(), t.addr), t.rkey)
-}
-
-func parseTarget(b []byte) (target, error) {
-	if !hasHeader(b, targetSize) {
-		return target{}, errWire
-	}
-	return target{binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint32(b[16:])}, nil
+	return r, err
 }
 
 // The kinds of datagrams.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -260,6 +261,43 @@ func TestPromtool(t *testing.T) {
 	}
 	if out, err := exec.CommandContext(t.Context(), "promtool", "check", "rules", "--lint=all", "--lint-fatal", "rules.yml").CombinedOutput(); err != nil {
 		t.Errorf("promtool check rules: %v\n%s", err, out)
+	}
+}
+
+// TestProbeAlerts: the latency of a probe that is a few times the usual one is an alert from 20 us on, or from 50 us on
+// where it is that of one of 100 probes.
+func TestProbeAlerts(t *testing.T) {
+	testenv.Boot(t, bootEnv, step)
+	rules, err := filepath.Abs("rules.yml")
+	must(t, err)
+	tests := fmt.Sprintf("rule_files: [%q]\ntests:\n", rules)
+	for _, c := range []struct{ usual, later, latency, tail int }{ // in us, and whether there are alerts
+		{3, 3, 0, 0}, {3, 12, 0, 0}, {3, 24, 1, 0}, {3, 100, 1, 1}, {100, 100, 0, 0}, {100, 200, 0, 0}, {100, 800, 1, 1},
+	} {
+		tests += "- interval: 30s\n  input_series:\n"
+		for le := 1; le <= 2048; le *= 2 { // 5 probes in each 30 s, for 30 minutes and then for 10
+			values := "0+5x80"
+			switch {
+			case le < c.usual && le < c.later:
+				values = "0+0x80"
+			case le < c.later:
+				values = "0+5x60 300+0x19"
+			}
+			bound := fmt.Sprint(float64(le) * 1e-6)
+			if le == 2048 {
+				bound = "+Inf"
+			}
+			tests += fmt.Sprintf("  - {series: 'rdma_probe_latency_seconds_bucket{transport=\"RC\", instance=\"a\", address=\"b\", path=\"0\", le=\"%s\"}', values: '%s'}\n", bound, values)
+		}
+		tests += "  promql_expr_test:\n"
+		for alert, want := range map[string]int{"RDMAProbeLatency": c.latency, "RDMAProbeTail": c.tail} {
+			tests += fmt.Sprintf("  - {expr: 'count(ALERTS{alertname=\"%s\", alertstate=\"firing\"}) or vector(0)', eval_time: 40m, exp_samples: [{value: %d}]}\n", alert, want)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "tests.yml")
+	must(t, os.WriteFile(file, []byte(tests), 0o600))
+	if out, err := exec.CommandContext(t.Context(), "promtool", "test", "rules", file).CombinedOutput(); err != nil {
+		t.Errorf("promtool test rules: %v\n%s\n%s", err, out, tests)
 	}
 }
 
