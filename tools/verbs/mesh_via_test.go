@@ -20,7 +20,7 @@ import (
 
 // fakeSSH makes a program that runs a command on a host as ssh does: it joins the words, and a shell runs them. Host
 // a1 has a software device at 127.0.0.1, and so on; b1 has a start-up file that prints; d1 ends after a second; q1 never
-// answers; x1 is down; and of h1 and w1 another process lives on with the output, after a banner and without one. That of
+// answers, nor does s1, which greets; x1 is down; and of h1 and w1 another process lives on with the output, after a banner and without one. That of
 // l1 is the only one. It returns the program, and a file with the process of each server.
 func fakeSSH(t *testing.T) (program, started string) {
 	t.Helper()
@@ -39,6 +39,7 @@ b*) echo 'Welcome!'; echo 'Have a nice day';;
 d*) limit="timeout 1";;
 q*) exec sleep 1000;;
 h*) echo 'Welcome to this host';;
+s*) echo 'Hi'; exec sleep 1000;;
 esac
 case $host in
 h*|w*) setsid sleep 1000 & echo $! >>%[1]s.left; exec sleep 1000;;
@@ -119,11 +120,12 @@ func TestMeshVia(t *testing.T) {
 	}
 	checkEnded(t, started, 6)
 
-	rep, status = meshRun(t, append(viaFlags(program), "h1", "l2")...)
-	want = []string{fmt.Sprintf("%q", program+" -o Host Name=h1 h1") + `: it prints "Welcome to this host" before`, fmt.Sprintf("%q", program+" -o Host Name=l2 l2") + " has ended: exit status 3"}
+	rep, status = meshRun(t, append(viaFlags(program), "h1", "l2", "s3")...)
+	want = []string{fmt.Sprintf("%q", program+" -o Host Name=h1 h1") + `: it prints "Welcome to this host" before`, fmt.Sprintf("%q", program+" -o Host Name=l2 l2") + " has ended: exit status 3",
+		fmt.Sprintf("%q", program+" -o Host Name=s3 s3") + `: it prints "Hi" before`}
 	for i, f := range rep.Findings {
-		if status != 1 || len(rep.Findings) != 2 || !strings.HasPrefix(f.Evidence[0], want[i]) {
-			t.Errorf("finding %d is %+v, want %s", i, f, want[i])
+		if status != 1 || len(rep.Findings) != 3 || !strings.HasPrefix(f.Evidence[0], want[i]) {
+			t.Fatalf("finding %d is %+v, want %s", i, f, want[i])
 		}
 	}
 	checkEnded(t, started, 7)

@@ -102,7 +102,7 @@ func readReport(name string) (*perf.Report, error) {
 func draw(flag, file string, o plot.Options, reports []plot.Named) error {
 	var b bytes.Buffer
 	if err := plot.Write(&b, o, reports...); err != nil {
-		return fmt.Errorf("--%s %s: %w", flag, file, err)
+		return err // which names the report
 	}
 	f, err := privatefile.Create(file)
 	if err != nil {

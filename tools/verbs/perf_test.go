@@ -117,7 +117,11 @@ func TestPerfFlags(t *testing.T) {
 			t.Errorf("perf %s: status %d, %v, want %q\n%s", c.args, exitStatus(err), err, c.want, out)
 		}
 	}
-	_, err := run(t, "perf", "serve", "--listen", "192.0.2.1")
+	_, err := run(t, "perf", "plot", "-o", dir+"/a.svg", "-s", "7", lat)
+	if want := "lat.json has no result of size 7, which --size asks for"; err == nil || err.Error() != want {
+		t.Errorf("perf plot: %v, want %s", err, want)
+	}
+	_, err = run(t, "perf", "serve", "--listen", "192.0.2.1")
 	if exitStatus(err) != 1 || !strings.Contains(err.Error(), "192.0.2.1:18516") {
 		t.Errorf("an address of another host: status %d, %v", exitStatus(err), err)
 	}

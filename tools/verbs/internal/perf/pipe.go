@@ -24,6 +24,7 @@ const (
 	pipeHeader  = 8
 	pipeFrame   = 16 << 10 // the longest frame, in bytes
 	pipeStreams = 16       // that the other side may have at once
+	pipeQueue   = 64       // frames of a stream that nobody has read
 )
 
 // Pipe is a connection to a server that the coordinator has started, or to the coordinator.
@@ -36,9 +37,15 @@ type Pipe struct {
 	writing sync.Mutex
 
 	mu      sync.Mutex
-	streams map[uint32]net.Conn // guarded by mu; nil when the connection has ended
-	last    [2]uint32           // guarded by mu; the last numbers of the other side and of this one
-	theirs  int                 // guarded by mu; streams of the other side
+	streams map[uint32]*stream // guarded by mu; nil when the connection has ended
+	last    [2]uint32          // guarded by mu; the last numbers of the other side and of this one
+	theirs  int                // guarded by mu; streams of the other side
+}
+
+// stream is a stream of a Pipe.
+type stream struct {
+	ours  net.Conn    // whose other end its user has
+	queue chan []byte // what has come for it
 }
 
 // NewPipe begins a connection to a server behind a pipe. The error is a *BannerError if something else comes before the
@@ -57,7 +64,7 @@ func newPipe(rw io.ReadWriteCloser, first uint32) (*Pipe, error) {
 	if version != ProtocolVersion {
 		return nil, versionError(version)
 	}
-	p := &Pipe{rw: rw, in: make(chan net.Conn, pipeStreams), done: make(chan struct{}), streams: map[uint32]net.Conn{}}
+	p := &Pipe{rw: rw, in: make(chan net.Conn, pipeStreams), done: make(chan struct{}), streams: map[uint32]*stream{}}
 	p.last[1] = first - 2 // may wrap around, and back with the first stream
 	go p.receive()
 	return p, nil
@@ -95,7 +102,18 @@ func (p *Pipe) open() (net.Conn, error) {
 // begin makes a stream. It is called with mu.
 func (p *Pipe) begin(number uint32) net.Conn {
 	user, ours := net.Pipe()
-	p.streams[number] = ours
+	s := &stream{ours, make(chan []byte, pipeQueue)}
+	p.streams[number] = s
+	go func() { // so that a stream that nobody reads does not hold up the others
+		for b := range s.queue {
+			_ = ours.SetWriteDeadline(time.Now().Add(answerTime))
+			if _, err := ours.Write(b); err != nil { // nobody reads it
+				p.end(number)
+				break
+			}
+		}
+		ours.Close()
+	}()
 	go func() {
 		b := make([]byte, pipeFrame)
 		for {
@@ -110,12 +128,16 @@ func (p *Pipe) begin(number uint32) net.Conn {
 	return user
 }
 
-// end ends a stream on this side.
+// end ends a stream when what has come for it is read.
 func (p *Pipe) end(number uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.endLocked(number)
+}
+
+func (p *Pipe) endLocked(number uint32) {
 	if s := p.streams[number]; s != nil {
-		s.Close()
+		close(s.queue)
 		delete(p.streams, number)
 		if number%2 != p.last[1]%2 {
 			p.theirs--
@@ -123,58 +145,60 @@ func (p *Pipe) end(number uint32) {
 	}
 }
 
-// of returns the stream with a number, which may be a new one of the other side.
-func (p *Pipe) of(number uint32) (net.Conn, error) {
+// take adds a frame to the queue of a stream, which may be a new one of the other side. A stream whose queue is full ends.
+func (p *Pipe) take(number uint32, b []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.streams[number] == nil {
+		switch {
+		case number%2 == p.last[1]%2 || number <= p.last[0]:
+			return nil // it has ended
+		case p.theirs == pipeStreams || len(p.in) == pipeStreams:
+			return refusef("the other side of the pipe has more than %d streams", pipeStreams)
+		}
+		p.theirs++
+		p.last[0] = number
+		p.in <- p.begin(number) // has room: nothing else adds to it
+	}
 	s := p.streams[number]
-	if s != nil || number%2 == p.last[1]%2 || number <= p.last[0] {
-		return s, nil // nil for one that has ended
+	select {
+	case s.queue <- b:
+	default:
+		s.ours.Close()
+		p.endLocked(number)
 	}
-	if p.theirs == pipeStreams || len(p.in) == pipeStreams {
-		return nil, refusef("the other side of the pipe has more than %d streams", pipeStreams)
-	}
-	p.theirs++
-	p.last[0] = number
-	p.in <- p.begin(number) // has room: nothing else adds to it
-	return p.streams[number], nil
+	return nil
 }
 
 // receive gives what comes to the streams until the connection ends.
 func (p *Pipe) receive() {
-	b := make([]byte, pipeFrame)
+	var header [pipeHeader]byte
 	for {
-		if _, err := io.ReadFull(p.rw, b[:pipeHeader]); err != nil {
+		if _, err := io.ReadFull(p.rw, header[:]); err != nil {
 			break
 		}
-		number, n := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
+		number, n := binary.BigEndian.Uint32(header[:]), binary.BigEndian.Uint32(header[4:])
 		if n > pipeFrame {
 			p.err = fmt.Errorf("the server has sent a frame of %d bytes, allowed: up to %d", n, pipeFrame)
 			break
 		}
-		if _, err := io.ReadFull(p.rw, b[:n]); err != nil {
+		b := make([]byte, n)
+		if _, err := io.ReadFull(p.rw, b); err != nil {
 			break
 		}
 		if n == 0 {
 			p.end(number)
 			continue
 		}
-		s, err := p.of(number)
-		if err != nil {
-			p.err = err
+		if p.err = p.take(number, b); p.err != nil {
 			break
-		}
-		if s != nil && s.SetWriteDeadline(time.Now().Add(answerTime)) == nil {
-			if _, err := s.Write(b[:n]); err != nil { // nobody reads it
-				p.end(number)
-			}
 		}
 	}
 	p.rw.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.streams {
-		s.Close()
+	for number := range p.streams {
+		p.endLocked(number)
 	}
 	p.streams = nil
 	close(p.done)

@@ -182,6 +182,9 @@ func TestPipeAttacks(t *testing.T) {
 		io.WriteString(y, "Last login: Mon Nov 30 16:00:00 2026 from 10.0.0.1\n")
 	}()
 	var banner *BannerError
+	if _, err := checkPreamble(io.MultiReader(strings.NewReader("gob"), neverEnds{}), pipeMagic); !errors.As(err, &banner) || string(banner.Got) != "gob" {
+		t.Errorf("a short banner: %v", err)
+	}
 	if _, err := NewPipe(x); !errors.As(err, &banner) || string(banner.Got) != "Last login: Mon " || !strings.Contains(err.Error(), `expected "goverbs pipe"`) {
 		t.Errorf("a banner: %v", err)
 	}
@@ -189,21 +192,71 @@ func TestPipeAttacks(t *testing.T) {
 
 // TestPipeStreams: the other side has no more streams than allowed, also of those that have ended.
 func TestPipeStreams(t *testing.T) {
-	p := &Pipe{in: make(chan net.Conn, pipeStreams), streams: map[uint32]net.Conn{}, rw: closed{}}
+	p := &Pipe{in: make(chan net.Conn, pipeStreams), streams: map[uint32]*stream{}, rw: closed{}}
 	p.last[1] = 1 // this side's are odd
 	for i := range uint32(pipeStreams) {
-		if s, err := p.of(2*i + 2); err != nil || s == nil {
+		if err := p.take(2*i+2, []byte("x")); err != nil || p.streams[2*i+2] == nil {
 			t.Fatalf("stream %d: %v", i, err)
 		}
 		p.end(2*i + 2)
 	}
-	if _, err := p.of(1000); err == nil || !strings.Contains(err.Error(), "more than 16 streams") {
+	if err := p.take(1000, nil); err == nil || !strings.Contains(err.Error(), "more than 16 streams") {
 		t.Errorf("one more: %v", err)
 	}
-	if s, err := p.of(2); s != nil || err != nil {
-		t.Errorf("a number that was used: %v, %v", s, err)
+	if err := p.take(2, nil); err != nil || len(p.streams) > 0 {
+		t.Errorf("a number that was used: %v", err)
 	}
 }
+
+// TestPipeSlow: a stream that nobody reads does not hold up another one, and ends when too much has come for it.
+func TestPipeSlow(t *testing.T) {
+	usual := answerTime
+	answerTime = time.Hour
+	defer func() { answerTime = usual }()
+	a, b := pipes(t)
+	open := func() (from, to net.Conn) {
+		from, err := a.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := from.Write([]byte("first")); err != nil {
+			t.Fatal(err)
+		}
+		to, err = b.accept(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return from, to
+	}
+	slow, unread := open()
+	quick, other := open()
+	defer unread.Close()
+	sent := 0
+	for sent < 100*pipeQueue {
+		if _, err := slow.Write(make([]byte, pipeFrame)); err != nil {
+			break
+		}
+		if sent++; sent == 10 {
+			got := make([]byte, 5)
+			if _, err := io.ReadFull(other, got); err != nil || string(got) != "first" {
+				t.Fatalf("the other stream has %q, %v", got, err)
+			}
+		}
+	}
+	if sent < pipeQueue || sent > 2*pipeQueue {
+		t.Errorf("the stream has ended after %d frames, want about %d", sent, pipeQueue)
+	}
+	go quick.Write([]byte("again"))
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(other, got); err != nil || string(got) != "again" {
+		t.Errorf("the other stream has %q, %v", got, err)
+	}
+}
+
+// neverEnds is a reader that nothing comes from.
+type neverEnds struct{}
+
+func (neverEnds) Read([]byte) (int, error) { panic("nothing more is to be read") }
 
 // closed is a connection that has ended.
 type closed struct{ io.ReadWriteCloser }

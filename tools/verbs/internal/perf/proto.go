@@ -110,12 +110,15 @@ func preambleOf(magic string) []byte {
 // checkPreamble reads the peer's, and returns its version.
 func checkPreamble(c io.Reader, magic string) (version uint32, err error) {
 	var b [preambleLen]byte
-	n, err := io.ReadFull(c, b[:])
-	if err != nil && (n == 0 || string(b[:min(n, len(magic))]) == magic[:min(n, len(magic))]) {
-		return 0, fmt.Errorf("got %d of %d bytes: %w", n, preambleLen, silence(err, answerTime))
-	}
-	if string(b[:len(magic)]) != magic {
-		return 0, &BannerError{b[:n], magic}
+	for n := 0; n < len(b); { // what does not begin so may be all that comes
+		k, err := c.Read(b[n:])
+		n += k
+		if m := min(n, len(magic)); string(b[:m]) != magic[:m] {
+			return 0, &BannerError{b[:n], magic}
+		}
+		if err != nil && n < len(b) {
+			return 0, fmt.Errorf("got %d of %d bytes: %w", n, preambleLen, silence(err, answerTime))
+		}
 	}
 	return binary.BigEndian.Uint32(b[len(magic):]), nil
 }
