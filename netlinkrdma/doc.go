@@ -71,7 +71,7 @@
 // # Settings and events
 //
 // [SystemSettings], [SetNetNSMode] and [SetPrivilegedQKey] apply to all devices; [RenameDevice],
-// [MoveDevice] and [SetAdaptiveModeration] apply to one. [AddSubDevice] makes a device for the subnet
+// [MoveDevice], [MoveDeviceAs] and [SetAdaptiveModeration] apply to one. [AddSubDevice] makes a device for the subnet
 // management of a card with several planes, and [DeleteSubDevice] removes it. A [Monitor] reports when
 // devices appear, disappear and change:
 //

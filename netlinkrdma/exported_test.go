@@ -61,6 +61,7 @@ func TestExported(t *testing.T) {
 		{"UnbindQPCounter", func() error { return UnbindQPCounter(fakeRXE, 1, 17, 4) }, abi.RDMA_NLDEV_CMD_STAT_DEL, abi.RDMA_NLDEV_ATTR_RES_LQPN},
 		{"RenameDevice", func() error { return RenameDevice(fakeRXE, "rxe7") }, abi.RDMA_NLDEV_CMD_SET, 0},
 		{"MoveDevice", func() error { return MoveDevice(fakeRXE, os.Stdin) }, abi.RDMA_NLDEV_CMD_SET, 0},
+		{"MoveDeviceAs", func() error { return MoveDeviceAs(fakeRXE, "rxe7", os.Stdin) }, abi.RDMA_NLDEV_CMD_SET, 0},
 		{"MoveDeviceToPID", func() error { return MoveDeviceToPID(fakeRXE, os.Getpid()) }, abi.RDMA_NLDEV_CMD_SET, 0},
 		{"SetAdaptiveModeration", func() error { return SetAdaptiveModeration(fakeRXE, true) }, abi.RDMA_NLDEV_CMD_SET, 0},
 		{"QPs with Driver", func() error { return second(QPs(fakeRXE, ListOptions{Driver: true})) }, abi.RDMA_NLDEV_CMD_RES_QP_GET, 0},

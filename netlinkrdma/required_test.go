@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -191,6 +192,45 @@ func TestRenameRefused(t *testing.T) {
 	renamed := fakeClient(t, rxeKernel(func(r request) []datagram { return r.refuse(0) }))
 	if err := renamed.renameDevice(fakeRXE, strings.Repeat("x", maxDeviceName)); err != nil {
 		t.Errorf("a name of %d bytes: %v", maxDeviceName, err)
+	}
+}
+
+// TestMoveAs: a kernel before Linux 7.3 obeys the name alone, so that the device is moved by a second request, and gets its
+// old name back if that fails. A newer kernel has done both.
+func TestMoveAs(t *testing.T) {
+	const name, ns = abi.RDMA_NLDEV_ATTR_DEV_NAME, abi.RDMA_NLDEV_NET_NS_FD
+	for _, tt := range []struct {
+		kernel string
+		refuse unix.Errno // the second request
+		want   string
+	}{{"7.3", 0, "rxe7+ns"}, {"7.2", 0, "rxe7+ns ns"}, {"7.2", unix.EBUSY, "rxe7+ns ns rxe0"}} {
+		now, gone, sent := "rxe0", false, []string{}
+		c := fakeClient(t, func(r request) []datagram {
+			if r.cmd != abi.RDMA_NLDEV_CMD_SET {
+				if gone {
+					return r.refuse(unix.EINVAL)
+				}
+				return r.one(deviceReply(5, now, 2))
+			}
+			text := strings.TrimRight(string(r.attrs.attrs[name]), "\x00")
+			if r.attrs.attrs[ns] == nil {
+				sent, now = append(sent, text), text
+				return r.refuse(0)
+			}
+			if text == "" {
+				sent = append(sent, "ns")
+				return r.refuse(tt.refuse)
+			}
+			sent, now, gone = append(sent, text+"+ns"), text, tt.kernel == "7.3"
+			return r.refuse(0)
+		})
+		err := c.moveDeviceAs(fakeRXE, "rxe7", os.Stdin)
+		if got := strings.Join(sent, " "); got != tt.want || (err != nil) != (tt.refuse != 0) || tt.refuse != 0 && !errors.Is(err, tt.refuse) {
+			t.Errorf("Linux %s: %q, %v, want %q", tt.kernel, got, err, tt.want)
+		}
+	}
+	if err := fakeClient(t, rxeKernel(refusing(0))).moveDeviceAs(fakeRXE, "a/b", os.Stdin); !errors.Is(err, errBadName) {
+		t.Error(err)
 	}
 }
 

@@ -401,14 +401,19 @@ func TestKernelMove(t *testing.T) {
 		err := MoveDevice(dev, ns)
 		t.Log(err)
 		errorIs(t, err, errors.ErrUnsupported, "in mode shared")
+		errorIs(t, MoveDeviceAs(dev, "nlmoved", ns), errors.ErrUnsupported, "under another name in mode shared")
+		if _, err := DeviceByName(name); err != nil {
+			t.Errorf("a device that is not moved has lost its name: %v", err)
+		}
 	})
 	errorIs(t, MoveDeviceToPID(dev, 1<<22+1), fs.ErrNotExist, "no such process")
 	// In mode exclusive the driver decides; rxe cannot.
 	setNetNSMode(t, NetNSExclusive)
 	t.Cleanup(func() { setNetNSMode(t, NetNSShared) })
+	moved := false
 	inNewNetNS(t, func(ns *os.File) {
-		err := MoveDevice(dev, ns)
-		if testenv.Lacks(t, err) {
+		err := MoveDeviceAs(dev, "nlmoved", ns)
+		if moved = err == nil; testenv.Lacks(t, err) {
 			return
 		}
 		if err != nil {
@@ -423,14 +428,20 @@ func TestKernelMove(t *testing.T) {
 				t.Errorf("setns: %v", err)
 				return
 			}
-			if d, err := DeviceByName(name); err != nil || d.Index != dev.Index {
+			if d, err := DeviceByName("nlmoved"); err != nil || d.Index != dev.Index {
 				t.Errorf("in its new namespace it is %+v, %v", d, err)
 			}
 		})
 	})
+	if !moved {
+		if _, err := DeviceByName(name); err != nil {
+			t.Errorf("a device that is not moved has lost its name: %v", err)
+		}
+		return
+	}
 	var d Device
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		d, err = DeviceByName(name)
+		d, err = DeviceByName("nlmoved")
 		if err == nil {
 			break
 		}
@@ -438,6 +449,7 @@ func TestKernelMove(t *testing.T) {
 	if err != nil || d.Index != dev.Index {
 		t.Errorf("after the end of the namespace it is %+v, %v", d, err)
 	}
+	must(t, RenameDevice(d, name))
 }
 
 // Keys are for those who may administer the network, lists for everybody.

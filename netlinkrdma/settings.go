@@ -146,9 +146,8 @@ func (c *client) setSystem(attr int, v uint8) error {
 func RenameDevice(dev Device, name string) error { return system.renameDevice(dev, name) }
 
 func (c *client) renameDevice(dev Device, name string) error {
-	if !validName(name) || strings.Contains(name, "%") || len(name) > maxDeviceName {
-		return &Error{Op: "rename", Device: dev.Name, Err: fmt.Errorf("name %q: %w", name, errBadName),
-			Hint: fmt.Sprintf("allowed are 1 to %d bytes without spaces, / and %%", maxDeviceName)}
+	if err := checkNewName("rename", dev, name); err != nil {
+		return err
 	}
 	return c.run(command{op: "rename", dev: dev}, func(s *session, index uint32) error {
 		return s.set(abi.RDMA_NLDEV_CMD_SET, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index),
@@ -156,12 +155,47 @@ func (c *client) renameDevice(dev Device, name string) error {
 	})
 }
 
+// checkNewName checks the new name of a device.
+func checkNewName(op string, dev Device, name string) error {
+	if validName(name) && !strings.Contains(name, "%") && len(name) <= maxDeviceName {
+		return nil
+	}
+	return &Error{Op: op, Device: dev.Name, Err: fmt.Errorf("name %q: %w", name, errBadName),
+		Hint: fmt.Sprintf("allowed are 1 to %d bytes without spaces, / and %%", maxDeviceName)}
+}
+
 // MoveDevice moves a device into another network namespace, given as an open file such as
 // /run/netns/NAME or /proc/PID/ns/net, as "rdma dev set DEV netns NAME" does. It needs
 // CAP_NET_ADMIN in both. Afterwards this namespace does not see the device. The error is a
 // [FeatureError] if the driver cannot take the device away from its users, and in netns mode
 // shared.
-func MoveDevice(dev Device, netns *os.File) error { return system.moveDevice(dev, netns) }
+func MoveDevice(dev Device, netns *os.File) error { return system.moveDevice(dev, "", netns) }
+
+// MoveDeviceAs is [MoveDevice] with a new name for the device, since its own may be taken in the other
+// namespace. Since Linux 7.3 the kernel does both at once. An older one renames the device first, so
+// that the error matches [fs.ErrExist] if the name is taken in this namespace; the device gets its old
+// name back if it cannot be moved.
+func MoveDeviceAs(dev Device, name string, netns *os.File) error {
+	return system.moveDeviceAs(dev, name, netns)
+}
+
+func (c *client) moveDeviceAs(dev Device, name string, netns *os.File) error {
+	if err := checkNewName("move", dev, name); err != nil {
+		return err
+	}
+	if err := c.moveDevice(dev, name, netns); err != nil {
+		return err
+	}
+	renamed := dev
+	renamed.Name = name
+	switch err := c.moveDevice(renamed, "", netns); {
+	case errors.Is(err, noDevice{}): // it is not in this namespace any more
+		return nil
+	case err != nil:
+		return errors.Join(err, c.renameDevice(renamed, dev.Name))
+	}
+	return nil
+}
 
 // MoveDeviceToPID is [MoveDevice] with the network namespace of a process. The
 // error matches [fs.ErrNotExist] if there is no such process.
@@ -174,7 +208,8 @@ func MoveDeviceToPID(dev Device, pid int) error {
 	return MoveDevice(dev, f)
 }
 
-func (c *client) moveDevice(dev Device, netns *os.File) error {
+// moveDevice moves a device, and renames it if name is not empty.
+func (c *client) moveDevice(dev Device, name string, netns *os.File) error {
 	raw, err := netns.SyscallConn()
 	if err != nil {
 		return &Error{Op: "move", Device: dev.Name, Err: err}
@@ -184,8 +219,11 @@ func (c *client) moveDevice(dev Device, netns *os.File) error {
 	if err := raw.Control(func(fd uintptr) {
 		cmd := command{op: "move", dev: dev, need: feature{name: "moving the device (or the netns mode is shared)"}}
 		moved = c.run(cmd, func(s *session, index uint32) error {
-			return s.set(abi.RDMA_NLDEV_CMD_SET, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index),
-				u32Attr(abi.RDMA_NLDEV_NET_NS_FD, uint32(fd)))
+			attrs := []*rtAttr{u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index), u32Attr(abi.RDMA_NLDEV_NET_NS_FD, uint32(fd))}
+			if name != "" {
+				attrs = append(attrs, stringAttr(abi.RDMA_NLDEV_ATTR_DEV_NAME, name))
+			}
+			return s.set(abi.RDMA_NLDEV_CMD_SET, attrs...)
 		})
 	}); err != nil {
 		return &Error{Op: "move", Device: dev.Name, Err: err}

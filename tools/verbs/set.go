@@ -110,7 +110,8 @@ func newDev() *command.Command {
 	dev.Add(&command.Command{
 		Use:   "set [flags] DEV [name NAME] [netns NAME|PATH|PID] [adaptive-moderation on|off]",
 		Short: "Rename a device, move it to a network namespace, or switch adaptive moderation",
-		Long: `It needs CAP_NET_ADMIN. With more than one setting, the name comes first and the namespace last.
+		Long: `It needs CAP_NET_ADMIN. With more than one setting, the name comes first and the namespace last. Both
+together need the name to be free in the new namespace; before Linux 7.3 in the old one, too.
 
   name                 the new name
   netns                a namespace of "ip netns", the path of one, or the PID of a process in it;
@@ -120,21 +121,24 @@ func newDev() *command.Command {
 		Example: `  verbs dev set mlx5_0 name storage0
   verbs dev set rxe0 netns blue
   verbs dev set rxe0 netns /proc/4711/ns/net
+  verbs dev set mlx5_3 name mlx5_0 netns blue
   verbs dev set mlx5_0 adaptive-moderation on`,
 		Args: atLeast(3),
 		Run: func(cmd *command.Command, args []string) error {
 			w := readWords(cmd, args[1:], "name?", "netns?", "adaptive-moderation?")
 			adapt := chosen(w, "adaptive-moderation", onOff)
 			dev := w.device(args[0])
-			if name, ok := w.of["name"]; ok {
+			name := w.of["name"]
+			ns, move := w.of["netns"]
+			if w.has("name") && !move {
 				w.try(func() error { return netlinkrdma.RenameDevice(dev, name) })
 				dev.Name = name
 			}
 			if w.has("adaptive-moderation") {
 				w.try(func() error { return netlinkrdma.SetAdaptiveModeration(dev, adapt) })
 			}
-			if ns, ok := w.of["netns"]; ok {
-				w.try(func() error { return moveDevice(dev, ns) })
+			if move {
+				w.try(func() error { return moveDevice(dev, name, w.has("name"), ns) })
 			}
 			return w.err
 		},
@@ -177,16 +181,15 @@ software devices.`,
 	}}
 }
 
-// moveDevice moves a device to the network namespace of a name, a path or a process.
-func moveDevice(dev netlinkrdma.Device, ns string) error {
+// moveDevice moves a device to the network namespace of a name, a path or a process, and renames it if there is a new name.
+func moveDevice(dev netlinkrdma.Device, name string, rename bool, ns string) error {
+	path := ns
 	if pid, err := strconv.Atoi(ns); err == nil {
 		if pid < 1 {
 			return command.Usagef("netns is %d, allowed: a name, a path, or a PID of 1 and more", pid)
 		}
-		return netlinkrdma.MoveDeviceToPID(dev, pid)
-	}
-	path := ns
-	if !strings.Contains(ns, "/") {
+		path = fmt.Sprintf("/proc/%d/ns/net", pid)
+	} else if !strings.Contains(ns, "/") {
 		path = "/run/netns/" + ns
 	}
 	f, err := os.Open(path)
@@ -194,6 +197,9 @@ func moveDevice(dev netlinkrdma.Device, ns string) error {
 		return fmt.Errorf("netns is %s: %w; \"ip netns\" lists the names", peertext.Quote(ns), err)
 	}
 	defer f.Close()
+	if rename {
+		return netlinkrdma.MoveDeviceAs(dev, name, f)
+	}
 	return netlinkrdma.MoveDevice(dev, f)
 }
 
