@@ -65,8 +65,9 @@
 // a host that lies can hold more than its share; but on Ethernet its datagrams are dropped unless
 // they come from that address. A datagram needs the random token of its session, or it is dropped
 // before anything is looked up. A prober's QP has a random Q_Key that only the peer knows. An
-// answer is as long as its ping. Peers may read 8 bytes, which are zero, and no other memory. A
-// port that answers takes 4 MiB, and each path that is probed takes 152 bytes for each ping of 2 s,
-// 64 at least, besides the queues of its two QPs. The statements of a peer change only the counters
-// of its own path.
+// answer is as long as its ping. Peers may read 8 bytes, which are zero, and no other memory, one
+// READ of a path after the other: the card answers them, and nothing here limits how many there are
+// in a second. A port that answers takes 4 MiB; one that fails is tried again after 5 s. Each path
+// that is probed takes 152 bytes for each ping of 2 s, 64 at least, besides the queues of its two
+// QPs. The statements of a peer change only the counters of its own path.
 package probe
