@@ -73,7 +73,7 @@ func TestCardClock(t *testing.T) {
 		t.Errorf("the clock of the card says that %v have passed, that of the system %v", card, system)
 	}
 	if at, now := s.dev.at(&uverbs.WC{Timestamp: 1 << 62}), clock(); at > now || at < last {
-		t.Errorf("a completion whose time is that of another clock is of %d, want the time when it is read, from %d to %d", at, last, now)
+		t.Errorf("a completion with the time of another clock is of %d, want the time when it is read, from %d to %d", at, last, now)
 	}
 	all := s.results(Result{})
 	t.Logf("means of %d: RC %v, UD %v, of which the peer's %v are taken out; a round %v", rounds, all[0].Latency.Sum/rounds, all[1].Latency.Sum/rounds, dwells/rounds, system/rounds)

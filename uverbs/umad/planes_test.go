@@ -83,7 +83,7 @@ type libPort struct {
 }
 
 // libPair is how libibumad pairs devices (umad_get_smi_gsi_pairs): by the GUID of their first port. A device whose port has
-// no SMI is that of QP1, and of those with the same GUID the other one is that of QP0. A GUID that one port has stands for
+// no SMI has QP1, and the other device with the same GUID has QP0. A GUID that one port has stands for
 // a device with both, or with QP1 alone.
 func libPair(names []string, ports map[string][]libPort, named string) (gsi, smi string) {
 	count := map[ib.GUID]int{}

@@ -264,8 +264,8 @@ func TestPromtool(t *testing.T) {
 	}
 }
 
-// TestProbeAlerts: the latency of a probe that is a few times the usual one is an alert from 20 us on, or from 50 us on
-// where it is that of one of 100 probes.
+// TestProbeAlerts: the latency of a probe that is a few times the usual one is an alert from 20 us on, and the
+// latency of the slowest of 100 probes from 50 us on.
 func TestProbeAlerts(t *testing.T) {
 	testenv.Boot(t, bootEnv, step)
 	rules, err := filepath.Abs("rules.yml")

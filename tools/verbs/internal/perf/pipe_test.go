@@ -256,7 +256,7 @@ func TestPipeSlow(t *testing.T) {
 // neverEnds is a reader that nothing comes from.
 type neverEnds struct{}
 
-func (neverEnds) Read([]byte) (int, error) { panic("nothing more is to be read") }
+func (neverEnds) Read([]byte) (int, error) { panic("it reads on after the first wrong byte") }
 
 // closed is a connection that has ended.
 type closed struct{ io.ReadWriteCloser }
