@@ -26,6 +26,13 @@ func FlushWC()
 //go:noescape
 func Store64(p *uint64, v uint64)
 
+// Store32 stores v with one 4-byte store. It orders nothing by itself.
+//
+// Preconditions: p is aligned to 4 bytes.
+//
+//go:noescape
+func Store32(p *uint32, v uint32)
+
 // Load32 loads a register of 4 bytes with one load. It orders nothing by itself.
 //
 // Preconditions: p is aligned to 4 bytes.

@@ -25,6 +25,14 @@ TEXT ·Store64(SB), NOSPLIT|NOFRAME, $0-16
 	MOVQ AX, (DI)
 	RET
 
+// func Store32(p *uint32, v uint32)
+// As Store64.
+TEXT ·Store32(SB), NOSPLIT|NOFRAME, $0-12
+	MOVQ p+0(FP), DI
+	MOVL v+8(FP), AX
+	MOVL AX, (DI)
+	RET
+
 // func Load32(p *uint32) uint32
 // Not sync/atomic, which may be any instruction that loads; this is one MOV.
 TEXT ·Load32(SB), NOSPLIT|NOFRAME, $0-12

@@ -41,6 +41,14 @@ TEXT ·Store64(SB), NOSPLIT|NOFRAME, $0-16
 	MOVD R1, (R0)
 	RET
 
+// func Store32(p *uint32, v uint32)
+// As Store64.
+TEXT ·Store32(SB), NOSPLIT|NOFRAME, $0-12
+	MOVD p+0(FP), R0
+	MOVW v+8(FP), R1
+	MOVW R1, (R0)
+	RET
+
 // func Load32(p *uint32) uint32
 // A plain load: what comes before and after is ordered by the barriers above.
 TEXT ·Load32(SB), NOSPLIT|NOFRAME, $0-12

@@ -25,6 +25,9 @@ func FlushWC() { panic(unsupported) }
 // Store64 panics on this architecture; see [Supported].
 func Store64(p *uint64, v uint64) { panic(unsupported) }
 
+// Store32 panics on this architecture; see [Supported].
+func Store32(p *uint32, v uint32) { panic(unsupported) }
+
 // Load32 panics on this architecture; see [Supported].
 func Load32(p *uint32) uint32 { panic(unsupported) }
 

@@ -107,6 +107,7 @@ var mayImport = []struct {
 	{"mmio/rxe", []string{"mmio", "mmio/internal", "mmio/rxe/internal", "uverbs/ib"}},
 	{"mmio/siw", []string{"mmio", "mmio/internal", "mmio/siw/internal", "uverbs/ib"}},
 	{"mmio/mlx5", []string{"mmio", "mmio/internal", "mmio/mlx5/internal", "uverbs/ib"}},
+	{"mmio/efa", []string{"mmio", "mmio/internal", "mmio/efa/internal", "uverbs/ib"}},
 	{"mmio", nil},
 	{"uverbs/ib", nil}, // values, below everything else
 	{"netlinkrdma", []string{"netlinkrdma/internal", "uverbs/ib"}},
@@ -125,7 +126,7 @@ var mayImport = []struct {
 	{"uverbs/umad/fabric", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad", "uverbs/umad/mad"}},
 	{"uverbs/umad/mad", []string{"uverbs/ib"}},
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad/internal", "uverbs/umad/mad"}},
-	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/flow", "uverbs/ib", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
+	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/efa", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/flow", "uverbs/ib", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
 	{"cm/internal/protocol", []string{"cm", "cm/rdmacm", "cm/internal/inprocess", "cm/internal/limits", "cm/internal/liveness", "cm/internal/redial", "uverbs"}},
 	{"cm/internal/strangers", []string{"cm", "cm/rdmacm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad"}}, // tests only
 	{"cm/internal/redial", []string{"cm/rdmacm"}},

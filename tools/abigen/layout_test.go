@@ -46,6 +46,7 @@ var generatedPackages = []struct {
 	{"mmio/rxe/internal/abi", map[string]difference{"5.10": {absent: 38, differs: rxe5_10}, "6.1": {absent: 18}, "6.12": {absent: 1}, "7.2": {}, "7.3": {}}},
 	{"mmio/mlx5/internal/abi", map[string]difference{"5.10": {absent: 41}, "6.1": {absent: 19}, "6.12": {absent: 13}, "7.2": {absent: 10}, "7.3": {}}},
 	{"mmio/siw/internal/abi", map[string]difference{"5.10": {}, "6.1": {}, "6.12": {}, "7.2": {}, "7.3": {}}},
+	{"mmio/efa/internal/abi", map[string]difference{"5.10": {}, "6.1": {}, "6.12": {}, "7.2": {}, "7.3": {}}},
 	{"netlinkrdma/internal/abi", map[string]difference{"5.10": {absent: 56}, "6.1": {absent: 41}, "6.12": {absent: 20}, "7.2": {absent: 1}, "7.3": {}}},
 	{"cm/internal/abi", map[string]difference{"5.10": {absent: 36}, "6.1": {absent: 36}, "6.12": {absent: 36}, "7.2": {}, "7.3": {}}},
 }

@@ -1,0 +1,104 @@
+package efa
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio"
+)
+
+// Each doorbell is one function, with the steps numbered in the order in which the device must see them.
+//
+// Litmus, of a send:
+//
+//	program: copy request to the device;  FlushWC;  store to doorbell
+//	device:  sees the doorbell, reads the request in its memory => the request is complete
+//
+// The ring is write-combining memory and the doorbell uncached memory. Without FlushWC the request may be in
+// a buffer of the processor when the doorbell arrives, even on amd64. The device then executes what was there
+// before.
+
+// Doorbell returns the doorbell at offset bytes into a mapped page.
+func Doorbell(page []byte, offset uint32) ([]byte, error) {
+	if uint64(offset)+4 > uint64(len(page)) {
+		return nil, fmt.Errorf("%w: doorbell: got offset %d, the page has %d bytes", ErrMapping, offset, len(page))
+	}
+	return page[offset:], nil
+}
+
+// register returns the register that a mapping begins with.
+func register(mem []byte) (*uint32, error) {
+	if len(mem) < 4 || uintptr(unsafe.Pointer(&mem[0]))%4 != 0 {
+		return nil, fmt.Errorf("%w: doorbell: got %d bytes, must be at least 4, aligned to 4", ErrMapping, len(mem))
+	}
+	return (*uint32)(unsafe.Pointer(&mem[0])), nil
+}
+
+// Publish hands the first n requests to the device and makes the next one the first. If there are more than
+// the device accepts at a time, it rings the doorbell in between.
+//
+// Preconditions: 0 < n; Room(n) was true; all n were filled.
+func (q *SendQueue) Publish(n int) {
+	pos, left := q.head, uint32(n)
+	// Pairs with Acquire in waits: the records of the requests are complete.
+	q.publish(n)
+	for room := q.batch; ; {
+		k := min(left, room, q.mask+1-pos&q.mask)
+		to := unsafe.Add(q.device, uintptr(pos&q.mask)<<(q.shift&31))
+		// 1. What the requests refer to is in memory, and the doorbell before has left (StartWC).
+		// 2. The requests, in ascending order.
+		// 3. They have left the write-combining buffers (FlushWC).
+		mmio.CopyWC((*[narrow]byte)(to), (*[narrow]byte)(q.at(pos)), int(k<<(q.shift-6)))
+		pos, left, room = pos+k, left-k, room-k
+		if left == 0 || room == 0 {
+			// 4. The doorbell counts requests.
+			mmio.Store32(q.bell, pos&0xffff)
+			room = q.batch
+		}
+		if left == 0 {
+			return
+		}
+	}
+}
+
+// Publish hands the first n receives to the device and makes the next one the first.
+//
+// Preconditions: 0 < n; Room(n) was true; all n were filled.
+func (q *RecvQueue) Publish(n int) {
+	q.publish(n)
+	q.start = q.next
+	// 1. The descriptors are complete before the doorbell says that they are there.
+	mmio.ToDevice()
+	// 2. The doorbell counts descriptors.
+	mmio.Store32(q.bell, q.next&0xffff)
+}
+
+// Bits of a CQ's doorbell.
+const (
+	bellSeqShift = 29
+	bellArm      = 1 << 31
+)
+
+// Release returns the completions that Next has returned to the device, which may overwrite them at once.
+func (q *CompQueue) Release() {
+	if q.taken == q.told || q.bell == nil {
+		return
+	}
+	q.told = q.taken
+	// 1. The entries were read before they are returned: their contents have been stored elsewhere, and a
+	// store follows the load of its value.
+	mmio.ToDevice()
+	// 2. The device may overwrite what is before the counter.
+	mmio.Store32(q.bell, q.taken&0xffff|q.seq&3<<bellSeqShift)
+}
+
+// Arm requests an event for the next completion. If there is one already that was not released, the event
+// comes at once. It does nothing if the queue has no doorbell.
+func (q *CompQueue) Arm() {
+	if q.bell == nil {
+		return
+	}
+	q.told = q.taken
+	mmio.ToDevice()
+	mmio.Store32(q.bell, q.taken&0xffff|q.seq&3<<bellSeqShift|bellArm)
+}

@@ -1,0 +1,89 @@
+package efa
+
+import "unsafe"
+
+// SendInfo describes a posted request, for messages. It is read from memory that another goroutine may write
+// at the same time, so only messages may depend on it.
+type SendInfo struct {
+	Op         Op
+	Length     uint32    // bytes of data
+	Peer       Peer      // destination
+	RemoteAddr uint64    // of RDMA
+	RKey       uint32    // of RDMA
+	SGEs       []SGEInfo // local memory; empty for inline data
+}
+
+// SGEInfo is a scatter/gather entry.
+type SGEInfo struct {
+	Addr   uint64 // first byte
+	Length uint32 // in bytes
+	LKey   uint32 // key of its MR
+}
+
+// find returns the slot of the latest request with an ID, which may have completed, and its index. Slots are
+// found until they are used again.
+func (s *slots) find(id uint64) (what uint64, index uint32, ok bool) {
+	published := uint16(s.published.Acquire())
+	oldest := uint16(maxDepth)
+	for i := range s.n {
+		e := s.slot(i)
+		w := e.what.Load()
+		if back := published - uint16(w>>whatSeqShift) - 1; w>>whatOpShift != 0 && e.id.Load() == id && back < oldest {
+			what, index, oldest, ok = w, i, back, true
+		}
+	}
+	return what, index, ok
+}
+
+// Find looks for the latest request with an ID. If its place in the ring is used again, Find knows only the
+// operation and the length. It may be called while other goroutines post and complete.
+//
+//go:norace
+func (q *SendQueue) Find(id uint64) (i SendInfo, ok bool) {
+	what, index, ok := q.find(id)
+	if !ok {
+		return i, false
+	}
+	i.Op, i.Length = Op(what>>whatOpShift), uint32(what)
+	p := q.at(uint32(what >> whatSeqShift))
+	word, second := get64(p, 0), get64(p, wqeImm)
+	if uint32(word&0xffff) != index|q.gen {
+		return i, true
+	}
+	i.Peer = Peer{QKey: uint32(get64(p, wqeQKey)), QPN: uint16(word >> wordQPN), AH: uint16(second >> 32)}
+	off := uintptr(wqeData)
+	if heads[i.Op%numOps]&headRDMA != 0 {
+		i.RKey, i.RemoteAddr = uint32(get64(p, wqeRemote)>>32), get64(p, wqeRemote+8)
+		off += sgeSize
+	}
+	if word&(controlInline<<wordControl) == 0 {
+		for n := min(int(word>>wordLength), MaxSendSGE); n > 0 && off < narrow; n, off = n-1, off+sgeSize {
+			e := get64(p, off)
+			i.SGEs = append(i.SGEs, SGEInfo{Addr: get64(p, off+8), Length: uint32(e), LKey: uint32(e >> 32)})
+		}
+	}
+	return i, true
+}
+
+// Find looks for the latest receive with an ID and returns its scatter/gather entries. It returns false if
+// there is none, or if its place in the ring is used again. It may be called while other goroutines post and
+// complete.
+//
+//go:norace
+func (q *RecvQueue) Find(id uint64) (sges []SGEInfo, ok bool) {
+	what, index, ok := q.find(id)
+	if !ok {
+		return nil, false
+	}
+	for n := range uint32(what>>whatOpShift) & 0xff {
+		p := q.desc(uint32(what)&0xffff + n)
+		w := get64(p, 8)
+		if first := w&descFirst != 0; first != (n == 0) || first && uint32(w&0xffff) != index|q.gen {
+			return nil, false
+		}
+		sges = append(sges, SGEInfo{Addr: get64(p, 0), Length: uint32(w>>descLength) & 0xffff, LKey: uint32(w>>descKey) & MaxKey})
+	}
+	return sges, true
+}
+
+func get64(p unsafe.Pointer, off uintptr) uint64 { return *(*uint64)(unsafe.Add(p, off)) }

@@ -1,0 +1,140 @@
+package efa
+
+import (
+	"math/bits"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio"
+)
+
+// slots are the request IDs of a queue, and what is known about the request of each. An ID consists of
+// the index of a slot and, above that, the generation of the queue. Requests complete in any order, so
+// the unused slots form a ring: the posting goroutine takes them from its head, and the polling
+// goroutine returns them at its tail. A queue has room for as many requests as the ring has slots.
+type slots struct {
+	all  unsafe.Pointer // the first slot
+	free unsafe.Pointer // the first place of the ring of unused slots, each a uint16
+	mask uint32         // places in each - 1
+	gen  uint32         // the generation, in its place in a request ID
+
+	// Only the posting goroutine uses these.
+	head  uint32 // requests that were published
+	limit uint32 // tail, when it was last loaded
+
+	n         uint32     // requests that fit
+	published mmio.Index // head, which the posting goroutine stores
+	tail      mmio.Index // n and the number of slots that were returned; the polling goroutine stores it
+}
+
+// slot is the record of a request. The posting goroutine stores it, and Find may load it at the same
+// time.
+type slot struct {
+	id   mmio.Word
+	what mmio.Word // see the constants
+}
+
+// Layout of slot.what, from the lowest bit on: 32 bits with the number of bytes of a send or the place of
+// a receive, the number of requests that were posted before, the operation or the number of descriptors, and
+// whether the request is in use.
+const (
+	whatSeqShift = 32
+	whatOpShift  = 48
+	whatUsed     = 1 << 63
+)
+
+// newSlots makes the slots for n requests.
+//
+// Preconditions: 1 <= n <= maxDepth.
+func newSlots(n int, gen uint16) slots {
+	places := pow2(n)
+	s := slots{
+		all: unsafe.Pointer(&make([]slot, places)[0]), free: unsafe.Pointer(&make([]uint16, places)[0]),
+		mask: uint32(places - 1), n: uint32(n),
+	}
+	s.reset(gen)
+	return s
+}
+
+// reset makes all slots unused and begins a generation.
+func (s *slots) reset(gen uint16) {
+	s.gen = uint32(uint16(uint32(gen) << bits.Len32(s.mask)))
+	for i := range s.n {
+		*s.place(i) = uint16(i)
+		s.slot(i).what.Store(0)
+	}
+	s.head, s.limit = 0, s.n
+	s.published.Release(0)
+	s.tail.Release(s.n)
+}
+
+// slot returns the slot with an index.
+//
+// Preconditions: i <= s.mask.
+func (s *slots) slot(i uint32) *slot {
+	return (*slot)(unsafe.Add(s.all, uintptr(i)*unsafe.Sizeof(slot{})))
+}
+
+// place returns a place of the ring of unused slots, for any position.
+func (s *slots) place(at uint32) *uint16 {
+	return (*uint16)(unsafe.Add(s.free, uintptr(at&s.mask)*2))
+}
+
+// Cap returns the maximum number of requests in the queue.
+func (s *slots) Cap() int { return int(s.n) }
+
+// Room reports whether n more requests fit. A request takes room until its completion was taken.
+func (s *slots) Room(n int) bool { return int64(int32(s.limit-s.head)) >= int64(n) || s.refresh(n) }
+
+// refresh loads the tail and returns the result of Room. It is not inlined, so that Room is.
+//
+//go:noinline
+func (s *slots) refresh(n int) bool {
+	s.limit = s.tail.Acquire() // pairs with Release in finish
+	return int64(int32(s.limit-s.head)) >= int64(n)
+}
+
+// Posted returns how many requests have not completed. It may be called while other goroutines post and
+// complete.
+func (s *slots) Posted() int {
+	done := s.tail.Acquire() - s.n // first, because it is never ahead of the other index
+	return int(s.published.Acquire() - done)
+}
+
+// waits finds the slot of a request ID. It returns false unless the queue has published a request with this
+// ID, in this generation, that has not completed.
+func (s *slots) waits(reqID uint16) (e *slot, what uint64, index uint32, ok bool) {
+	index = uint32(reqID) ^ s.gen
+	if index > s.mask { // of another generation
+		return nil, 0, 0, false
+	}
+	e = s.slot(index)
+	what = e.what.Load()
+	// A slot may be in use and not published yet. The Acquire pairs with Release in publish.
+	before := uint16(s.published.Acquire()) - uint16(what>>whatSeqShift) - 1
+	return e, what, index, what>>63 != 0 && before < maxDepth
+}
+
+// finish returns the slot of a completed request.
+//
+// Preconditions: waits has returned it, and nothing was finished since.
+func (s *slots) finish(e *slot, what uint64, index uint32) {
+	e.what.Store(what &^ whatUsed)
+	tail := s.tail.Acquire() // only this goroutine stores it
+	*s.place(tail) = uint16(index)
+	s.tail.Release(tail + 1) // pairs with Acquire in refresh
+}
+
+// publish counts n more requests.
+func (s *slots) publish(n int) {
+	s.head += uint32(n)
+	s.published.Release(s.head) // pairs with Acquire in waits
+}
+
+// Stale reports whether a request ID is of another generation of the queue: the request was posted before
+// the queue was reset, or to an earlier QP with the same number.
+func (s *slots) Stale(reqID uint16) bool { return uint32(reqID)^s.gen > s.mask }
+
+// pow2 rounds n up to a power of two.
+//
+// Preconditions: 1 <= n <= 1<<31.
+func pow2(n int) int { return 1 << bits.Len(uint(n-1)) }
