@@ -25,6 +25,7 @@ func (d *Device) rqDoorbell(q *qp, counter uint16) {
 	r := &q.rq
 	n := uint32(counter - uint16(r.posted))
 	d.rep.Queues["RQ doorbells"]++
+	d.trace("QP %#x: receive doorbell %d", q.number, counter)
 	if n == 0 {
 		return // libefa does so if it refuses a request
 	}
@@ -58,6 +59,7 @@ func (d *Device) rqDoorbell(q *qp, counter uint16) {
 
 // parseReceive adds a descriptor to the request that it belongs to, and returns the request if more follow.
 func (d *Device) parseReceive(q *qp, now *receive, b []byte) *receive {
+	d.trace("QP %#x: descriptor [%x]", q.number, b)
 	ctrl := le.Uint32(b[12:])
 	first, last := ctrl>>30&1 != 0, ctrl>>31 != 0
 	switch {

@@ -84,6 +84,7 @@ func (d *Device) sqDoorbell(q *qp, counter uint16) {
 	s, p := &q.sq, &d.cfg.Personality
 	n := uint32(counter - uint16(s.posted))
 	d.rep.Queues["SQ doorbells"]++
+	d.trace("QP %#x: send doorbell %d", q.number, counter)
 	if q.state < stateRTS {
 		d.violate("sq-state", "QP %#x: a send in the state %s", q.number, q.state)
 		return
@@ -123,6 +124,7 @@ func (d *Device) parse(q *qp, w []byte) *message {
 	bad := func(rule, format string, args ...any) {
 		d.violate(rule, "QP %#x: "+format+": % x", append(append([]any{q.number}, args...), w)...)
 	}
+	d.trace("QP %#x: send [%x]", q.number, w)
 	if ctrl1&0x40 != 0 || ctrl2&0xe2 != 0 || w[14]|w[15] != 0 || !zero(w[20:32]) {
 		bad("wqe-reserved", "reserved bits are set")
 	}

@@ -83,10 +83,11 @@ const installGCC = `command -v gcc >/dev/null && exit
 test "$(id -u)" = 0 && command -v apt-get >/dev/null || { echo 'gcc is missing: install it (Debian: apt-get install gcc libc6-dev)'; exit 1; }
 apt-get update && apt-get install -y gcc libc6-dev`
 
-// compileC compiles a C program for libibverbs, and libmlx5 if it needs that. It is linked without the libraries that libibverbs
-// needs itself; the guest has them.
-const compileC = `set -e; mkdir -p "$(dirname "$1")"; dir=$(.build/vmrun get libibverbs-dev)
-gcc -O2 -Wall -o "$1" "$2" -I"$dir/usr/include" -L"$dir/usr/lib/$(gcc -print-multiarch)" -Wl,--unresolved-symbols=ignore-in-shared-libs -Wl,--as-needed -libverbs -lmlx5`
+// compileC compiles a C program for libibverbs, and libmlx5 or libefa if it needs that. It is linked without the libraries that libibverbs
+// needs itself; the guest has them. What EFA has that is new is only in the library of Debian sid.
+const compileC = `set -e; mkdir -p "$(dirname "$1")"; suite=; lib=-lmlx5; case $2 in */efa.c) suite="-suite sid" lib=-lefa;; esac
+dir=$(.build/vmrun get $suite libibverbs-dev)
+gcc -O2 -Wall -o "$1" "$2" -I"$dir/usr/include" -L"$dir/usr/lib/$(gcc -print-multiarch)" -Wl,--unresolved-symbols=ignore-in-shared-libs -Wl,--as-needed -libverbs $lib`
 
 // compileVersity compiles a client of versitygw, whose source the cache of Go modules has, with libmlx5.
 const compileVersity = `set -e; mkdir -p "$(dirname "$1")"; dir=$(.build/vmrun get libibverbs-dev)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Record what others do, which unit tests compare with what we do: the commands that rdma-core's programs
-# give to the kernel, the work queue entries that libmlx5 writes, as the model of a card fetches them, and
+# give to the kernel, the work queue entries that libmlx5 and libefa write, as the model of a card reads them, and
 # the packets that rxe sends. It runs in the checkout's root, after its programs are built: go run ./test/run -suite golden.
 #
 # usage: golden.sh KERNEL ARCH
@@ -87,6 +87,26 @@ test -n "$ud"
 	sends "$raw" "$headers" "$ud"
 } >$dir/ethernet.txt
 sed 1d $out >$dir/commands_ethernet.txt
+
+# on_efa PERSONALITY [list]: print what libefa writes to an EFA.
+on_efa() {
+	.build/vmrun -kernel latest -device efa,personality="$1" -hca-verbose -with-suite sid -with ibverbs-providers \
+		-file "$bin/rdmacore-efa:/bin/rdmacore-efa" rdmacore-efa efa_0 $2 >$out 2>$log
+	read -r _ _ _ _ _ _ _ _ _ peer _ <$out
+	test -n "$peer"
+	cat $out
+	sed -n -e "/QP $peer:/d" -e 's/^efa: card 0: QP \(0x[0-9a-f]*: \(send\|descriptor\|receive\) .*\)$/\1/p' $log
+}
+{
+	echo "# What libefa wrote, as a device read it: the number of the QP, and the counter of a doorbell or all bytes of a"
+	echo "# request or descriptor. What was asked for is in golden_test.go, in the same order. The first line has what"
+	echo "# the bytes contain."
+	on_efa plain ""
+} >mmio/efa/testdata/golden/queues.txt
+{
+	echo "# As of queues.txt: a list of ten sends on a device that accepts four at a time."
+	on_efa batch list
+} >mmio/efa/testdata/golden/batch.txt
 
 # The packets of rxe. It supports all operations from Linux 6.2 on, so this is not for the given kernel.
 .build/vmrun -kernel latest -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_RECORD=1 "$bin/softrxe.test" -test.run '^TestExchanges' >$out

@@ -199,7 +199,7 @@ func (c *config) taskSuites() []suite {
 	}
 	conns[0].name, conns[1].name = "kernel", "stream"
 	conns[2].name, conns[2].programs[0].name = "rsocket", "rsocket.test"
-	golden := []string{"gcc", "vmrun", "hca", "verbs", "noioctl", "replay.test", "rdmacore-wqes", "rdmacore-queues", "rdmacore-ethernet", "softrxe.test"}
+	golden := []string{"gcc", "vmrun", "hca", "verbs", "noioctl", "replay.test", "rdmacore-wqes", "rdmacore-queues", "rdmacore-ethernet", "efa", "rdmacore-efa", "softrxe.test"}
 	return []suite{
 		{name: "walk", doc: "random steps for an hour: -kernel latest -env GOVERBS_WALK=10m -env GOVERBS_SEED=N", steps: []step{walk}},
 		{name: "conns", doc: "10,100 connections made and closed, and what is left of them; 10,000 streams and 10,000 of rsocket, also on software devices", steps: conns},
