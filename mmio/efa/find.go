@@ -1,6 +1,9 @@
 package efa
 
-import "unsafe"
+import (
+	"math"
+	"unsafe"
+)
 
 // SendInfo describes a posted request, for messages. It is read from memory that another goroutine may write
 // at the same time, so only messages may depend on it.
@@ -22,17 +25,15 @@ type SGEInfo struct {
 
 // find returns the slot of the latest request with an ID, which may have completed, and its index. Slots are
 // found until they are used again.
-func (s *slots) find(id uint64) (what uint64, index uint32, ok bool) {
-	published := uint16(s.published.Acquire())
-	oldest := uint16(maxDepth)
+func (s *slots) find(id uint64) (e *slot, index uint32) {
+	published, least := s.published.Acquire(), uint32(math.MaxInt32)
 	for i := range s.n {
-		e := s.slot(i)
-		w := e.what.Load()
-		if back := published - uint16(w>>whatSeqShift) - 1; w>>whatOpShift != 0 && e.id.Load() == id && back < oldest {
-			what, index, oldest, ok = w, i, back, true
+		f := s.slot(i)
+		if back := published - uint32(f.what.Load()) - 1; f.state.Load() != 0 && f.id.Load() == id && back < least {
+			e, index, least = f, i, back
 		}
 	}
-	return what, index, ok
+	return e, index
 }
 
 // Find looks for the latest request with an ID. If its place in the ring is used again, Find knows only the
@@ -40,12 +41,13 @@ func (s *slots) find(id uint64) (what uint64, index uint32, ok bool) {
 //
 //go:norace
 func (q *SendQueue) Find(id uint64) (i SendInfo, ok bool) {
-	what, index, ok := q.find(id)
-	if !ok {
+	e, index := q.find(id)
+	if e == nil {
 		return i, false
 	}
-	i.Op, i.Length = Op(what>>whatOpShift), uint32(what)
-	p := q.at(uint32(what >> whatSeqShift))
+	what := e.what.Load()
+	i.Op, i.Length = Op(e.state.Load()), uint32(what>>32)
+	p := q.at(uint32(what))
 	word, second := get64(p, 0), get64(p, wqeImm)
 	if uint32(word&0xffff) != index|q.gen {
 		return i, true
@@ -58,8 +60,8 @@ func (q *SendQueue) Find(id uint64) (i SendInfo, ok bool) {
 	}
 	if word&(controlInline<<wordControl) == 0 {
 		for n := min(int(word>>wordLength), MaxSendSGE); n > 0 && off < narrow; n, off = n-1, off+sgeSize {
-			e := get64(p, off)
-			i.SGEs = append(i.SGEs, SGEInfo{Addr: get64(p, off+8), Length: uint32(e), LKey: uint32(e >> 32)})
+			w := get64(p, off)
+			i.SGEs = append(i.SGEs, SGEInfo{Addr: get64(p, off+8), Length: uint32(w), LKey: uint32(w >> 32)})
 		}
 	}
 	return i, true
@@ -71,14 +73,15 @@ func (q *SendQueue) Find(id uint64) (i SendInfo, ok bool) {
 //
 //go:norace
 func (q *RecvQueue) Find(id uint64) (sges []SGEInfo, ok bool) {
-	what, index, ok := q.find(id)
-	if !ok {
+	e, index := q.find(id)
+	if e == nil {
 		return nil, false
 	}
-	for n := range uint32(what>>whatOpShift) & 0xff {
-		p := q.desc(uint32(what)&0xffff + n)
+	first := uint32(e.what.Load() >> 32)
+	for n := range uint32(e.state.Load() & 0xff) {
+		p := q.desc(first + n)
 		w := get64(p, 8)
-		if first := w&descFirst != 0; first != (n == 0) || first && uint32(w&0xffff) != index|q.gen {
+		if begins := w&descFirst != 0; begins != (n == 0) || begins && uint32(w&0xffff) != index|q.gen {
 			return nil, false
 		}
 		sges = append(sges, SGEInfo{Addr: get64(p, 0), Length: uint32(w>>descLength) & 0xffff, LKey: uint32(w>>descKey) & MaxKey})

@@ -54,13 +54,12 @@ func (q *RecvQueue) desc(pos uint32) unsafe.Pointer {
 
 // A RecvSlot fills the descriptors of one receive. Finish comes last.
 type RecvSlot struct {
-	q      *RecvQueue
-	id     uint64
-	index  uint32 // of its slot
-	seq    uint32 // receives before it
-	n      uint32 // entries
-	marks  uint64 // of the next descriptor
-	length uint32 // bytes of memory
+	q     *RecvQueue
+	id    uint64
+	index uint32 // of its slot
+	seq   uint32 // receives before it
+	n     uint32 // entries
+	marks uint64 // of the next descriptor
 }
 
 // Begin drops receives that were filled and not published. It must be called before the first Slot of a
@@ -104,7 +103,8 @@ func (s *RecvSlot) Finish() error {
 	*(*uint64)(unsafe.Add(q.desc(q.next+s.n-1), 8)) |= descLast
 	e := q.slot(s.index)
 	e.id.Store(s.id)
-	e.what.Store(uint64(q.next&0xffff) | uint64(uint16(s.seq))<<whatSeqShift | uint64(s.n)<<whatOpShift | whatUsed)
+	e.what.Store(uint64(s.seq) | uint64(q.next)<<32)
+	e.state.Store(uint64(s.n) | slotUsed)
 	q.next += s.n
 	return nil
 }
@@ -112,12 +112,12 @@ func (s *RecvSlot) Finish() error {
 // Complete takes the completion of a receive, which may be any that was published and has not completed,
 // and returns its ID. If there is no such receive, nothing changes and ok is false; see [RecvQueue.Stale].
 func (q *RecvQueue) Complete(reqID uint16) (id uint64, ok bool) {
-	e, what, index, ok := q.waits(reqID)
+	e, state, index, ok := q.waits(reqID)
 	if !ok {
 		return 0, false
 	}
 	id = e.id.Load()
-	q.finish(e, what, index)
+	q.finish(e, state, index)
 	return id, true
 }
 

@@ -125,7 +125,8 @@ func (q *SendQueue) word(pos, index, head uint32, to Peer) uint64 {
 func (q *SendQueue) record(index, pos uint32, id uint64, op Op, length uint32) {
 	e := q.slot(index)
 	e.id.Store(id)
-	e.what.Store(uint64(length) | uint64(uint16(pos))<<whatSeqShift | uint64(op)<<whatOpShift | whatUsed)
+	e.what.Store(uint64(pos) | uint64(length)<<32)
+	e.state.Store(uint64(op) | slotUsed)
 }
 
 // Put fills the i-th request that is not published yet, with length bytes of registered memory at addr.
@@ -261,13 +262,13 @@ func (s *SendSlot) Finish() {
 // It returns the ID, the operation and the number of bytes of the request. If there is no such request,
 // nothing changes and ok is false; see [SendQueue.Stale].
 func (q *SendQueue) Complete(reqID uint16) (id uint64, op Op, length uint32, ok bool) {
-	e, what, index, ok := q.waits(reqID)
+	e, state, index, ok := q.waits(reqID)
 	if !ok {
 		return 0, 0, 0, false
 	}
-	id = e.id.Load()
-	q.finish(e, what, index)
-	return id, Op(what >> whatOpShift), uint32(what), true
+	id, length = e.id.Load(), uint32(e.what.Load()>>32)
+	q.finish(e, state, index)
+	return id, Op(state), length, true
 }
 
 // Reset empties the queue after the QP has moved to state RESET. Requests that have not completed never do:

@@ -29,18 +29,13 @@ type slots struct {
 // slot is the record of a request. The posting goroutine stores it, and Find may load it at the same
 // time.
 type slot struct {
-	id   mmio.Word
-	what mmio.Word // see the constants
+	id    mmio.Word
+	what  mmio.Word // bits 0 to 31: requests posted before it; 32 to 63: bytes of a send, or descriptors posted before a receive
+	state mmio.Word // bits 0 to 7: the operation, or the number of descriptors; slotUsed until it completes
+	_     uint64    // two of them in a cache line, and addresses by a shift
 }
 
-// Layout of slot.what, from the lowest bit on: 32 bits with the number of bytes of a send or the place of
-// a receive, the number of requests that were posted before, the operation or the number of descriptors, and
-// whether the request is in use.
-const (
-	whatSeqShift = 32
-	whatOpShift  = 48
-	whatUsed     = 1 << 63
-)
+const slotUsed = 1 << 8
 
 // newSlots makes the slots for n requests.
 //
@@ -60,7 +55,7 @@ func (s *slots) reset(gen uint16) {
 	s.gen = uint32(uint16(uint32(gen) << bits.Len32(s.mask)))
 	for i := range s.n {
 		*s.place(i) = uint16(i)
-		s.slot(i).what.Store(0)
+		s.slot(i).state.Store(0)
 	}
 	s.head, s.limit = 0, s.n
 	s.published.Release(0)
@@ -102,23 +97,23 @@ func (s *slots) Posted() int {
 
 // waits finds the slot of a request ID. It returns false unless the queue has published a request with this
 // ID, in this generation, that has not completed.
-func (s *slots) waits(reqID uint16) (e *slot, what uint64, index uint32, ok bool) {
+func (s *slots) waits(reqID uint16) (e *slot, state uint64, index uint32, ok bool) {
 	index = uint32(reqID) ^ s.gen
 	if index > s.mask { // of another generation
 		return nil, 0, 0, false
 	}
 	e = s.slot(index)
-	what = e.what.Load()
-	// A slot may be in use and not published yet. The Acquire pairs with Release in publish.
-	before := uint16(s.published.Acquire()) - uint16(what>>whatSeqShift) - 1
-	return e, what, index, what>>63 != 0 && before < maxDepth
+	published := s.published.Acquire() // pairs with Release in publish
+	state = e.state.Load()
+	// A slot may be in use and not published yet.
+	return e, state, index, state&slotUsed != 0 && int32(published-uint32(e.what.Load())) > 0
 }
 
 // finish returns the slot of a completed request.
 //
 // Preconditions: waits has returned it, and nothing was finished since.
-func (s *slots) finish(e *slot, what uint64, index uint32) {
-	e.what.Store(what &^ whatUsed)
+func (s *slots) finish(e *slot, state uint64, index uint32) {
+	e.state.Store(state &^ slotUsed)
 	tail := s.tail.Acquire() // only this goroutine stores it
 	*s.place(tail) = uint16(index)
 	s.tail.Release(tail + 1) // pairs with Acquire in refresh
