@@ -52,7 +52,7 @@ func (c *Context) SendSize(d *Device, maxWR, maxSGE, maxInline int, inlineWrite 
 	if most := min(int(d.MaxSendSGE), MaxSendSGE); maxSGE < 0 || maxSGE > most {
 		return fail("scatter/gather entries of a send", maxSGE, most)
 	}
-	most := c.maxSends(d, s.Width)
+	most := floor2(min(int(c.MaxLLQ)/s.Width, int(d.MaxSends), maxDepth))
 	if maxWR < 0 || maxWR > most {
 		return fail("sends", maxWR, most)
 	}
@@ -76,9 +76,8 @@ func (c *Context) SendSize(d *Device, maxWR, maxSGE, maxInline int, inlineWrite 
 	return s, nil
 }
 
-// maxSends returns how many requests of a width a send queue may have: a power of two.
-func (c *Context) maxSends(d *Device, width int) int {
-	n := min(int(c.MaxLLQ)/width, int(d.MaxSends), maxDepth)
+// floor2 rounds n down to a power of two, or returns 0.
+func floor2(n int) int {
 	if n < 1 {
 		return 0
 	}
@@ -95,7 +94,7 @@ func (d *Device) RecvSize(maxWR, maxSGE int) (RecvSize, error) {
 		return RecvSize{}, fmt.Errorf("%w: scatter/gather entries of a receive: got %d, must be from 0 to %d", ErrSize, maxSGE, most)
 	}
 	maxSGE = max(maxSGE, 1)
-	if most := min(int(d.MaxRecvs), maxDepth) / maxSGE; maxWR < 0 || maxWR > most {
+	if most := floor2(min(int(d.MaxRecvs), maxDepth)) / maxSGE; maxWR < 0 || maxWR > most {
 		return RecvSize{}, fmt.Errorf("%w: receives with %d entries: got %d, must be from 0 to %d", ErrSize, maxSGE, maxWR, most)
 	}
 	n := pow2(maxWR * maxSGE)
