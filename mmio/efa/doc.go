@@ -45,7 +45,7 @@
 //
 // # Bytes
 //
-// Everything that the device reads or writes is little-endian, as the host must be. The layouts are those of
+// Everything that the device reads or writes is little-endian, as the host must be. The layouts come from
 // efa_io_defs.h in rdma-core and in the kernel. Nothing that the device writes is trusted: an index is compared
 // before use, so that garbage in a completion is refused or, at worst, gives a wrong result to the program that
 // owns the queue. The package needs the barriers of package mmio; see mmio.Supported.

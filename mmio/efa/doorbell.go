@@ -45,7 +45,7 @@ func (q *SendQueue) Publish(n int) {
 	for room := q.batch; ; {
 		k := min(left, room, q.mask+1-pos&q.mask)
 		to := unsafe.Add(q.device, uintptr(pos&q.mask)<<(q.shift&31))
-		// 1. What the requests refer to is in memory, and the doorbell before has left (StartWC).
+		// 1. Earlier stores, to memory and to the doorbell, come first (StartWC).
 		// 2. The requests, in ascending order.
 		// 3. They have left the write-combining buffers (FlushWC).
 		mmio.CopyWC((*[narrow]byte)(to), (*[narrow]byte)(q.at(pos)), int(k<<(q.shift-6)))

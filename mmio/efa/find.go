@@ -8,7 +8,7 @@ import (
 // SendInfo describes a posted request, for messages. It is read from memory that another goroutine may write
 // at the same time, so only messages may depend on it.
 type SendInfo struct {
-	Op         Op
+	Op         Op        // operation
 	Length     uint32    // bytes of data
 	Peer       Peer      // destination
 	RemoteAddr uint64    // of RDMA

@@ -22,7 +22,7 @@ func (s *script) next() int {
 }
 
 // FuzzQueues runs a script of a program and of a device that completes anything, or writes anything into the
-// CQ. What is accepted was posted and has not completed, and the queues never lose or gain room.
+// CQ. The queues accept completions of posted requests, each once, and never lose or gain room.
 func FuzzQueues(f *testing.F) {
 	around := make([]byte, 0, 512)
 	for i := range 128 {
@@ -132,7 +132,7 @@ func FuzzQueues(f *testing.F) {
 	})
 }
 
-// FuzzResponses decodes anything. What is accepted can be mapped and used.
+// FuzzResponses decodes anything. Accepted responses can be mapped and used.
 func FuzzResponses(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(make([]byte, 64))

@@ -114,18 +114,18 @@ func (r *CQRequest) Encode() []byte {
 // A Mapping says where memory is mapped in the uverbs file. The kernel accepts only this size, rounded up to
 // pages.
 type Mapping struct {
-	Offset uint64
-	Size   int
+	Offset uint64 // Offset is where the memory begins in the file.
+	Size   int    // Size is the number of bytes to map.
 }
 
 // CQResponse is the driver's answer to CREATE_CQ.
 type CQResponse struct {
-	Ring     Mapping
+	Ring     Mapping // Ring is the memory with all rings.
 	Doorbell Mapping // Doorbell is the page of the doorbell; Size is 0 if there is none.
-	Offset   uint32  // Offset is that of the doorbell in the page, see [Doorbell].
+	Offset   uint32  // Offset is the place of the doorbell in its page, see [Doorbell].
 }
 
-// DecodeCQ decodes the response for a CQ with rings of depth entries. pageSize is that of the host.
+// DecodeCQ decodes the response for a CQ with rings of depth entries. pageSize is the page size of the host.
 func DecodeCQ(b []byte, rings, depth, pageSize int) (r CQResponse, err error) {
 	var a abi.IbvCreateCQResp
 	if err = decode(&a, b, "efa_ibv_create_cq_resp"); err != nil {
@@ -142,10 +142,10 @@ func DecodeCQ(b []byte, rings, depth, pageSize int) (r CQResponse, err error) {
 
 // QPRequest is the driver's part of CREATE_QP.
 type QPRequest struct {
-	Send             SendSize
-	Recv             RecvSize
-	UnsolicitedWrite bool  // UnsolicitedWrite says that WRITEs with immediate need no receives.
-	SL               uint8 // SL is the service level; 0 is the default.
+	Send             SendSize // Send is the size of the send queue.
+	Recv             RecvSize // Recv is the size of the receive queue.
+	UnsolicitedWrite bool     // UnsolicitedWrite says that WRITEs with immediate need no receives.
+	SL               uint8    // SL is the service level; 0 is the default.
 }
 
 // Encode encodes the request.
@@ -169,7 +169,7 @@ type QPResponse struct {
 	RecvBell     uint32  // RecvBell is the offset of the doorbell in it.
 }
 
-// DecodeQP decodes the response for a QP with queues of these sizes. pageSize is that of the host.
+// DecodeQP decodes the response for a QP with queues of these sizes. pageSize is the page size of the host.
 func DecodeQP(b []byte, send SendSize, recv RecvSize, pageSize int) (r QPResponse, err error) {
 	var a abi.IbvCreateQPResp
 	if err = decode(&a, b, "efa_ibv_create_qp_resp"); err != nil {

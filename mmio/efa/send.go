@@ -26,8 +26,8 @@ type SendQueue struct {
 
 // A Peer is the destination of a request.
 type Peer struct {
-	QKey uint32
-	QPN  uint16
+	QKey uint32 // Q_Key
+	QPN  uint16 // number of the QP
 	AH   uint16 // number of the address handle, see [DecodeAH]
 }
 
