@@ -49,6 +49,21 @@ func TestStore64(t *testing.T) {
 	}
 }
 
+func TestStore32(t *testing.T) {
+	mem := anonymous(t, 4096)
+	for off := 0; off < len(mem); off += 4 {
+		for i := range mem {
+			mem[i] = 0xee
+		}
+		want := bytes.Clone(mem)
+		binary.NativeEndian.PutUint32(want[off:], 0x01020304)
+		Store32((*uint32)(unsafe.Pointer(&mem[off])), 0x01020304)
+		if !bytes.Equal(want, mem) {
+			t.Fatalf("store to offset %d (-want +got):\n%s", off, cmp.Diff(want, mem))
+		}
+	}
+}
+
 func TestLoad32(t *testing.T) {
 	mem := anonymous(t, 4096)
 	for i := range mem {
@@ -174,6 +189,7 @@ func TestStoresDoNotAllocate(t *testing.T) {
 		src[0] = byte(*p)
 		ToDevice()
 		Store64(p, 1)
+		Store32((*uint32)(unsafe.Pointer(p)), 1)
 		StartWC()
 		Copy64(dst, &src, 1)
 		FlushWC()

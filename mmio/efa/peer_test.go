@@ -69,8 +69,11 @@ func plain(tb testing.TB, n int) *rig {
 }
 
 // requests returns the requests that the doorbell has announced since the last time.
-func (p *peer) requests() (all [][]byte) {
-	for uint16(p.sent) != uint16(le.Uint32(p.sendBell)) {
+func (p *peer) requests() [][]byte { return p.announced(uint16(le.Uint32(p.sendBell))) }
+
+// announced returns the requests up to a counter.
+func (p *peer) announced(counter uint16) (all [][]byte) {
+	for uint16(p.sent) != counter {
 		at := int(p.sent) % p.size.Depth * p.size.Width
 		all = append(all, append([]byte(nil), p.llq[at:at+p.size.Width]...))
 		p.sent++

@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,11 +22,12 @@ const (
 	ownerMark  = "owner: "
 )
 
-// lineOf returns the line of a file of mmio/mlx5 that begins with a prefix, as objdump names it.
+// lineOf returns the line of a file of mmio that begins with a prefix, as objdump names it.
 func lineOf(t *testing.T, name, prefix string) string {
 	t.Helper()
-	src, err := os.ReadFile(filepath.Join(root, "mmio/mlx5", name))
+	src, err := os.ReadFile(filepath.Join(root, "mmio", name))
 	must(t, err)
+	name = filepath.Base(name)
 	n := 0
 	for l := range strings.Lines(string(src)) {
 		if n++; strings.HasPrefix(l, prefix) {
@@ -36,24 +38,39 @@ func lineOf(t *testing.T, name, prefix string) string {
 	return ""
 }
 
-// disassemble builds a program that uses all of the library, the conformance tests, for an
-// architecture and returns the functions with barriers and doorbells, or into which such are inlined.
+// disassemble builds a program that uses all of the library, the conformance tests, and the tests of
+// mmio/efa for an architecture. It returns the functions with barriers and doorbells, or into which such are
+// inlined.
 func disassemble(t *testing.T, arch string) map[string]function {
 	t.Helper()
-	exe := filepath.Join(t.TempDir(), "conformance")
-	build := exec.Command("go", "test", "-C", "test/suites", "-c", "-ldflags=-w", "-o", exe, "./conformance")
-	build.Dir = root
-	build.Env = append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go test -c: %v\n%s", err, out)
+	all := map[string]function{}
+	for _, program := range [][2]string{{"test/suites", "./conformance"}, {".", "./mmio/efa"}} {
+		exe := filepath.Join(t.TempDir(), "test")
+		build := exec.Command("go", "test", "-C", program[0], "-c", "-ldflags=-w", "-o", exe, program[1])
+		build.Dir = root
+		build.Env = append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("go test -c: %v\n%s", err, out)
+		}
+		maps.Copy(all, functions(t, exe))
 	}
-	out, err := exec.Command("go", "tool", "objdump", "-s", `goverbs/(mmio(/mlx5)?|uverbs)\.`, exe).Output()
+	if len(all) < 20 {
+		t.Fatalf("only %d functions of mmio are in the program", len(all))
+	}
+	return all
+}
+
+// functions returns the functions of a program.
+func functions(t *testing.T, exe string) map[string]function {
+	t.Helper()
+	out, err := exec.Command("go", "tool", "objdump", "-s", `goverbs/(mmio(/mlx5|/efa)?|uverbs)\.`, exe).Output()
 	if err != nil {
 		t.Fatalf("go tool objdump: %v", err)
 	}
 	marks := map[string]string{
-		lineOf(t, "record.go", "\tr.w[i] = "):                       recordMark,
-		lineOf(t, "cq.go", "\town := atomic.LoadUint32((*uint32)("): ownerMark,
+		lineOf(t, "mlx5/record.go", "\tr.w[i] = "):                       recordMark,
+		lineOf(t, "mlx5/cq.go", "\town := atomic.LoadUint32((*uint32)("): ownerMark,
+		lineOf(t, "efa/completion.go", "\t\tif (atomic.LoadUint32("):     ownerMark,
 	}
 	line := regexp.MustCompile(`^\s+(\S+:\d+)\s+0x[0-9a-f]+\s+[0-9a-f]+\s+(.*?)\s*$`)
 	all := map[string]function{}
@@ -65,9 +82,6 @@ func disassemble(t *testing.T, arch string) map[string]function {
 		} else if m := line.FindStringSubmatch(l); m != nil {
 			all[name] = append(all[name], marks[m[1]]+m[2])
 		}
-	}
-	if len(all) < 20 {
-		t.Fatalf("only %d functions of mmio are in the program", len(all))
 	}
 	return all
 }
@@ -101,6 +115,7 @@ func TestBarrierInstructions(t *testing.T) {
 			"mmio.FlushWC":    {`^SFENCE`},
 			"mmio.StoreWC":    {`^SFENCE`, `^MOVQ AX, 0\(DI\)`, `^SFENCE`, `^RET`},
 			"mmio.CopyWC":     {`^SFENCE`, `^MOVDQU X0, 0\(DI\)`, `^MOVDQU X1, 0x10\(DI\)`, `^MOVDQU X2, 0x20\(DI\)`, `^MOVDQU X3, 0x30\(DI\)`, `^JG`, `^SFENCE`, `^RET`},
+			"mmio.Store32":    {`^MOVL AX, 0\(DI\)`, `^RET`},
 			"mmio.StoreWords": {`^SFENCE`, `^MOVL 0\(SI\), AX`, `^MOVL AX, 0\(DI\)`, `^JG`, `^SFENCE`, `^RET`},
 			"mmio.LoadWords":  {`^LFENCE`, `^MOVL 0\(SI\), AX`, `^MOVL AX, 0\(DI\)`, `^JG`, `^LFENCE`, `^RET`},
 			// Where an index of a ring is stored: a load that is atomic for the compiler, and a store.
@@ -115,6 +130,7 @@ func TestBarrierInstructions(t *testing.T) {
 			"mmio.FlushWC":    {`^DSB \$14`},
 			"mmio.StoreWC":    {`^DSB \$14`, `^MOVD R1, \(R0\)`, `^DSB \$14`, `^RET`},
 			"mmio.CopyWC":     {`^DSB \$14`, `^VST1 \[V0.D2, V1.D2, V2.D2, V3.D2\], \(R0\)`, `^BGT`, `^DSB \$14`, `^RET`},
+			"mmio.Store32":    {`^MOVW R1, \(R0\)`, `^RET`},
 			"mmio.StoreWords": {`^DSB \$14`, `^MOVWU \(R1\), R3`, `^MOVW R3, \(R0\)`, `^BGT`, `^DSB \$14`, `^RET`},
 			"mmio.LoadWords":  {`^DMB \$1`, `^MOVWU \(R1\), R3`, `^MOVW R3, \(R0\)`, `^BGT`, `^DMB \$1`, `^RET`},
 			"mmio.Copy64":     {`^VST1 \[V0.D2, V1.D2, V2.D2, V3.D2\], \(R0\)`},
@@ -161,6 +177,9 @@ const (
 // fenced are calls that begin with StartWC and end with FlushWC.
 const fenced = callOf + "mmio.(StoreWC|CopyWC)"
 
+// store32 is a doorbell of efa.
+const store32 = callOf + "mmio.Store32"
+
 // copied writes to a register of the device without a barrier, as does what toRegister finds.
 const (
 	copied     = callOf + "mmio.Copy64"
@@ -175,6 +194,11 @@ var doorbells = map[string][][]string{
 		{callOf + `(` + toDevice + `)`, recordStore, callOf + "mmio.StartWC", copied, copied, callOf + "mmio.FlushWC"},
 	},
 	"mmio/mlx5.(*CompQueue).ringArm": {{recordStore, fenced}},
+	"mmio/efa.(*SendQueue).Publish":  {{fenced, store32}},
+	"mmio/efa.(*RecvQueue).Publish":  {{callOf + `(` + toDevice + `)`, store32}},
+	"mmio/efa.(*CompQueue).Release":  {{callOf + `(` + toDevice + `)`, store32}},
+	"mmio/efa.(*CompQueue).Arm":      {{callOf + `(` + toDevice + `)`, store32}},
+	"mmio/efa.(*CompQueue).Next":     {{`^` + ownerMark, callOf + `(` + fromDevice + `)`}},
 }
 
 // others are the doorbells that are a record alone. They are inlined, so that these are the

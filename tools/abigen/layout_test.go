@@ -35,6 +35,12 @@ type difference struct {
 // field of rxe_send_wqe behind it. It is at the same place in memory.
 var rxe5_10 = []string{"struct rxe_send_wr", "struct rxe_send_wr wr", "struct rxe_send_wr wr.ud", "struct rxe_send_wqe wr"}
 
+// efa5_10 and efa6_1 are structs of efa that ended earlier in Linux 5.10 and 6.1.
+var (
+	efa5_10 = []string{"struct efa_ibv_create_cq_resp", "struct efa_ibv_create_cq_resp reserved_d0", "struct efa_ibv_create_qp"}
+	efa6_1  = []string{"struct efa_ibv_create_qp"}
+)
+
 // generatedPackages are the packages and where the headers of a kernel differ from them.
 var generatedPackages = []struct {
 	dir   string
@@ -46,7 +52,7 @@ var generatedPackages = []struct {
 	{"mmio/rxe/internal/abi", map[string]difference{"5.10": {absent: 38, differs: rxe5_10}, "6.1": {absent: 18}, "6.12": {absent: 1}, "7.2": {}, "7.3": {}}},
 	{"mmio/mlx5/internal/abi", map[string]difference{"5.10": {absent: 41}, "6.1": {absent: 19}, "6.12": {absent: 13}, "7.2": {absent: 10}, "7.3": {}}},
 	{"mmio/siw/internal/abi", map[string]difference{"5.10": {}, "6.1": {}, "6.12": {}, "7.2": {}, "7.3": {}}},
-	{"mmio/efa/internal/abi", map[string]difference{"5.10": {}, "6.1": {}, "6.12": {}, "7.2": {}, "7.3": {}}},
+	{"mmio/efa/internal/abi", map[string]difference{"5.10": {absent: 33, differs: efa5_10}, "6.1": {absent: 25, differs: efa6_1}, "6.12": {absent: 11}, "7.2": {absent: 4}, "7.3": {}}},
 	{"netlinkrdma/internal/abi", map[string]difference{"5.10": {absent: 56}, "6.1": {absent: 41}, "6.12": {absent: 20}, "7.2": {absent: 1}, "7.3": {}}},
 	{"cm/internal/abi", map[string]difference{"5.10": {absent: 36}, "6.1": {absent: 36}, "6.12": {absent: 36}, "7.2": {}, "7.3": {}}},
 }
