@@ -23,6 +23,10 @@ const (
 	SendImm  Op = 4
 	Read     Op = 5
 	numOps      = 8 // a power of two, so that a mask makes any Op a valid index
+
+	// Quiet is a flag of an Op, which Complete returns with it: whoever posts the request wants no completion if it
+	// succeeds. The device completes every request.
+	Quiet Op = 1 << 6
 )
 
 // Statuses of completions.

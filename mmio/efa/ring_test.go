@@ -227,7 +227,7 @@ func TestBatch(t *testing.T) {
 // TestPut: a request that is put is one that is filled step by step, whatever was in its place.
 func TestPut(t *testing.T) {
 	for _, width := range []int{64, 128} {
-		for _, op := range []Op{Send, SendImm, Write, WriteImm, Read} {
+		for _, op := range []Op{Send, SendImm, Write, WriteImm, Read, Send | Quiet, WriteImm | Quiet} {
 			var ways [2][]byte
 			for way := range ways {
 				r := newRig(t, SendSize{Depth: 2, Width: width, MaxSGE: 2, MaxInline: 32}, RecvSize{MaxWR: 1, MaxSGE: 1, Descriptors: 1}, 1, 8)
@@ -240,7 +240,7 @@ func TestPut(t *testing.T) {
 				} else {
 					s := r.sq.Slot(0)
 					s.Start(7, op, 0xaabbccdd, to)
-					if op != Send && op != SendImm {
+					if op&^Quiet != Send && op != SendImm {
 						s.SetRDMA(0x8877665544332211, 0x99887766)
 					}
 					testenv.Must(t, s.AddSGE(0x1122334455667788, 100, 0xabcdef))
@@ -289,6 +289,8 @@ func TestSendErrors(t *testing.T) {
 		{"too much inline data at once", wide, Write, steps(inline(81)), ErrInlineTooLong},
 		{"inline data of a READ", wide, Read, steps(inline(1)), ErrInlineOp},
 		{"inline data of a WRITE", size, Write, steps(inline(1)), ErrInlineOp},
+		{"inline data of a READ that is quiet", wide, Read | Quiet, steps(inline(1)), ErrInlineOp},
+		{"inline data of a SEND that is quiet", size, Send | Quiet, steps(inline(20)), nil},
 		{"inline data of a WRITE in a wide request", wide, Write, steps(inline(40), inline(40)), nil},
 	} {
 		r := newRig(t, tc.size, RecvSize{MaxWR: 1, MaxSGE: 1, Descriptors: 1}, 1, 8)

@@ -230,9 +230,9 @@ func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 // AddInline appends b to the data, which the device takes from the request itself. b may be used again at
 // once. The errors are ErrInlineOp, ErrInlineTooLong and ErrMixedData; they leave the request unchanged.
 func (s *SendSlot) AddInline(b []byte) error {
-	q := s.q
+	q, op := s.q, s.op&^Quiet
 	switch {
-	case s.op == Read || s.op != Send && s.op != SendImm && !q.inlineWrite:
+	case op == Read || op != Send && op != SendImm && !q.inlineWrite:
 		return ErrInlineOp
 	case s.sges != 0:
 		return ErrMixedData
