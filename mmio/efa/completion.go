@@ -13,18 +13,19 @@ import (
 // the rings the completions of a QP's sends and receives go to. One goroutine at a time may use it.
 type CompQueue struct {
 	rings []compRing
-	next  int    // the ring that is read next
-	mask  uint32 // number of entries of a ring - 1
-	log   uint32 // log2 of the number
-	taken uint32 // entries of all rings that were taken
-	told  uint32 // and that were released
-	seq   uint32 // number of events, by which the device recognizes outdated requests
+	next  *compRing // the ring that is read next
+	mask  uint32    // number of entries of a ring - 1
+	log   uint32    // log2 of the number
+	taken uint32    // entries of all rings that were taken
+	told  uint32    // and that were released
+	seq   uint32    // number of events, by which the device recognizes outdated requests
 	bell  *uint32
 }
 
 // compRing is the state of one ring.
 type compRing struct {
 	base  unsafe.Pointer // does not keep the mapping alive
+	next  *compRing
 	taken uint32
 }
 
@@ -40,8 +41,9 @@ func NewCompQueue(mem, doorbell []byte, rings, depth int) (*CompQueue, error) {
 	}
 	q := &CompQueue{rings: make([]compRing, rings), mask: uint32(depth - 1), log: uint32(bits.TrailingZeros(uint(depth)))}
 	for i := range q.rings {
-		q.rings[i].base = unsafe.Pointer(&mem[i*depth*EntrySize])
+		q.rings[i].base, q.rings[i].next = unsafe.Pointer(&mem[i*depth*EntrySize]), &q.rings[(i+1)%rings]
 	}
+	q.next = &q.rings[0]
 	if doorbell != nil {
 		var err error
 		if q.bell, err = register(doorbell); err != nil {
@@ -67,10 +69,8 @@ func (q *CompQueue) HasDoorbell() bool { return q.bell != nil }
 // may be read until Release, or until another request is posted to the queue whose request has completed.
 func (q *CompQueue) Next() (c CQE, ok bool) {
 	for range q.rings {
-		r := &q.rings[q.next]
-		if q.next++; q.next == len(q.rings) {
-			q.next = 0
-		}
+		r := q.next
+		q.next = r.next
 		c.p = unsafe.Add(r.base, uintptr(r.taken&q.mask)*EntrySize)
 		// A load of 4 bytes that the compiler does not split and the race detector understands. The phase
 		// bit, which the device writes last, is 1 in the first round.

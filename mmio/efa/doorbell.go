@@ -40,24 +40,25 @@ func register(mem []byte) (*uint32, error) {
 // Preconditions: 0 < n; Room(n) was true; all n were filled.
 func (q *SendQueue) Publish(n int) {
 	pos, left := q.head, uint32(n)
-	// Pairs with Acquire in waits: the records of the requests are complete.
+	// Pairs with Acquire in take: the records of the requests are complete.
 	q.publish(n)
 	for room := q.batch; ; {
 		k := min(left, room, q.mask+1-pos&q.mask)
-		to := unsafe.Add(q.device, uintptr(pos&q.mask)<<(q.shift&31))
+		at := q.offset(pos)
 		// 1. Earlier stores, to memory and to the doorbell, come first (StartWC).
 		// 2. The requests, in ascending order.
 		// 3. They have left the write-combining buffers (FlushWC).
-		mmio.CopyWC((*[narrow]byte)(to), (*[narrow]byte)(q.at(pos)), int(k<<(q.shift-6)))
+		mmio.CopyWC((*[narrow]byte)(unsafe.Add(q.device, at)), (*[narrow]byte)(unsafe.Add(q.ring, at)), int(k)*int(q.width/narrow))
 		pos, left, room = pos+k, left-k, room-k
-		if left == 0 || room == 0 {
-			// 4. The doorbell counts requests.
-			mmio.Store32(q.bell, pos&0xffff)
-			room = q.batch
+		if left != 0 && room != 0 { // around the end of the ring
+			continue
 		}
+		// 4. The doorbell counts requests.
+		mmio.Store32(q.bell, pos&0xffff)
 		if left == 0 {
 			return
 		}
+		room = q.batch
 	}
 }
 

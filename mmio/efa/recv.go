@@ -112,13 +112,8 @@ func (s *RecvSlot) Finish() error {
 // Complete takes the completion of a receive, which may be any that was published and has not completed,
 // and returns its ID. If there is no such receive, nothing changes and ok is false; see [RecvQueue.Stale].
 func (q *RecvQueue) Complete(reqID uint16) (id uint64, ok bool) {
-	e, state, index, ok := q.waits(reqID)
-	if !ok {
-		return 0, false
-	}
-	id = e.id.Load()
-	q.finish(e, state, index)
-	return id, true
+	id, _, _, ok = q.take(reqID)
+	return id, ok
 }
 
 // Reset empties the queue after the QP has moved to state RESET; see [SendQueue.Reset].

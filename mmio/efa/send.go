@@ -15,9 +15,9 @@ type SendQueue struct {
 	ring        unsafe.Pointer // the requests in memory, by position, from where Publish copies them
 	device      unsafe.Pointer // the ring of the device; neither keeps the mapping alive
 	bell        *uint32        // the doorbell
-	shift       uint32         // log2 of a request's size
-	log         uint32         // log2 of the number of requests
-	phase       uint32         // the phase bit of the first round
+	width       uintptr        // size of a request
+	turn        int            // by how many bits a position is turned so that its round is at the phase bit
+	phase       uint32         // the phase bit of the first round, in its place
 	batch       uint32         // requests that one doorbell may announce
 	maxSGE      uint32
 	maxInline   uint32
@@ -51,7 +51,7 @@ func NewSendQueue(llq, doorbell []byte, size SendSize, gen uint16) (*SendQueue, 
 	}
 	q := &SendQueue{
 		slots: newSlots(size.Depth, gen), ring: unsafe.Pointer(&make([]uint64, size.Bytes()/8)[0]), device: unsafe.Pointer(&llq[0]), bell: bell,
-		shift: uint32(bits.TrailingZeros(uint(size.Width))), log: uint32(bits.TrailingZeros(uint(size.Depth))), batch: math.MaxUint32,
+		width: uintptr(size.Width), turn: controlPhaseBit - bits.TrailingZeros(uint(size.Depth)), batch: math.MaxUint32,
 		maxSGE: uint32(size.MaxSGE), maxInline: uint32(size.MaxInline), inlineWrite: size.InlineWrite,
 	}
 	if size.Batch > 0 {
@@ -69,17 +69,19 @@ const (
 	wqeData   = 32 // entries or inline data; behind the peer's memory, of RDMA
 	sgeSize   = 16
 
+	controlPhaseBit = 8
+
 	wordControl = 16 // position in the first word
 	wordQPN     = 32
 	wordLength  = 48
 
 	controlImm    = 1 << 4 // the immediate is valid
 	controlInline = 1 << 5
-	controlMeta   = 1 << 7  // always set
-	controlPhase  = 1 << 8  // changes each time around the ring
-	controlFirst  = 1 << 10 // always set
-	controlLast   = 1 << 11 // always set
-	controlSignal = 1 << 12 // always set: every request has a completion
+	controlMeta   = 1 << 7               // always set
+	controlPhase  = 1 << controlPhaseBit // changes each time around the ring
+	controlFirst  = 1 << 10              // always set
+	controlLast   = 1 << 11              // always set
+	controlSignal = 1 << 12              // always set: every request has a completion
 
 	codeSend, codeRead, codeWrite = 0, 1, 2
 )
@@ -110,14 +112,17 @@ func (q *SendQueue) MaxInline() int { return int(q.maxInline) }
 // InlineWrite reports whether a WRITE may have inline data.
 func (q *SendQueue) InlineWrite() bool { return q.inlineWrite }
 
+// offset returns the place in the ring of the request at a position, in bytes.
+func (q *SendQueue) offset(pos uint32) uintptr { return uintptr(pos&q.mask) * q.width }
+
 // at returns the place in memory of the request at a position.
 func (q *SendQueue) at(pos uint32) unsafe.Pointer {
-	return unsafe.Add(q.ring, uintptr(pos&q.mask)<<(q.shift&31))
+	return unsafe.Add(q.ring, q.offset(pos))
 }
 
 // word returns the first word of a request, without a length.
 func (q *SendQueue) word(pos, index, head uint32, to Peer) uint64 {
-	head = head&0xffff | (pos>>(q.log&31)^q.phase)&1*controlPhase
+	head = head&0xffff | (bits.RotateLeft32(pos, q.turn)^q.phase)&controlPhase
 	return uint64(index|q.gen) | uint64(head)<<wordControl | uint64(to.QPN)<<wordQPN
 }
 
@@ -152,7 +157,7 @@ func (q *SendQueue) Put(i int, id uint64, op Op, imm uint32, to Peer, raddr uint
 		putSGE(p, wqeData, addr, length, lkey)
 		putSGE(p, wqeData+sgeSize, 0, 0, 0)
 	}
-	if q.shift != 6 {
+	if q.width != narrow {
 		*(*[wide - narrow]byte)(unsafe.Add(p, narrow)) = [wide - narrow]byte{}
 	}
 	q.record(index, pos, id, op, length)
@@ -198,7 +203,7 @@ func (s *SendSlot) Start(id uint64, op Op, imm uint32, to Peer) {
 	put64(s.p, wqeImm, uint64(imm&uint32(int32(head)>>31))|uint64(to.AH)<<32)
 	put64(s.p, wqeQKey, uint64(to.QKey))
 	put64(s.p, wqeQKey+8, 0)
-	clear(unsafe.Slice((*byte)(unsafe.Add(s.p, wqeData)), uintptr(1)<<q.shift-wqeData))
+	clear(unsafe.Slice((*byte)(unsafe.Add(s.p, wqeData)), q.width-wqeData))
 }
 
 // SetRDMA sets the peer's memory for Read, Write and WriteImm.
@@ -262,20 +267,15 @@ func (s *SendSlot) Finish() {
 // It returns the ID, the operation and the number of bytes of the request. If there is no such request,
 // nothing changes and ok is false; see [SendQueue.Stale].
 func (q *SendQueue) Complete(reqID uint16) (id uint64, op Op, length uint32, ok bool) {
-	e, state, index, ok := q.waits(reqID)
-	if !ok {
-		return 0, 0, 0, false
-	}
-	id, length = e.id.Load(), uint32(e.what.Load()>>32)
-	q.finish(e, state, index)
-	return id, Op(state), length, true
+	id, what, state, ok := q.take(reqID)
+	return id, Op(state), uint32(what >> 32), ok
 }
 
 // Reset empties the queue after the QP has moved to state RESET. Requests that have not completed never do:
 // the generation should be a new one, so that their completions, which may be in the CQ already, are
 // refused. The phase bit continues, as in libefa.
 func (q *SendQueue) Reset(gen uint16) {
-	q.phase ^= q.head >> q.log & 1
+	q.phase = (bits.RotateLeft32(q.head, q.turn) ^ q.phase) & controlPhase
 	q.reset(gen)
 }
 

@@ -84,7 +84,7 @@ func (s *slots) Room(n int) bool { return int64(int32(s.limit-s.head)) >= int64(
 //
 //go:noinline
 func (s *slots) refresh(n int) bool {
-	s.limit = s.tail.Acquire() // pairs with Release in finish
+	s.limit = s.tail.Acquire() // pairs with Release in take
 	return int64(int32(s.limit-s.head)) >= int64(n)
 }
 
@@ -95,34 +95,31 @@ func (s *slots) Posted() int {
 	return int(s.published.Acquire() - done)
 }
 
-// waits finds the slot of a request ID. It returns false unless the queue has published a request with this
-// ID, in this generation, that has not completed.
-func (s *slots) waits(reqID uint16) (e *slot, state uint64, index uint32, ok bool) {
-	index = uint32(reqID) ^ s.gen
+// take takes the completion of a request, and returns the words of its record. It returns false and changes
+// nothing unless the queue has published a request with this ID, in this generation, that has not completed.
+func (s *slots) take(reqID uint16) (id, what, state uint64, ok bool) {
+	index := uint32(reqID) ^ s.gen
 	if index > s.mask { // of another generation
-		return nil, 0, 0, false
+		return 0, 0, 0, false
 	}
-	e = s.slot(index)
+	e := s.slot(index)
 	published := s.published.Acquire() // pairs with Release in publish
-	state = e.state.Load()
+	id, what, state = e.id.Load(), e.what.Load(), e.state.Load()
 	// A slot may be in use and not published yet.
-	return e, state, index, state&slotUsed != 0 && int32(published-uint32(e.what.Load())) > 0
-}
-
-// finish returns the slot of a completed request.
-//
-// Preconditions: waits has returned it, and nothing was finished since.
-func (s *slots) finish(e *slot, state uint64, index uint32) {
+	if state&slotUsed == 0 || int32(published-uint32(what)) <= 0 {
+		return 0, 0, 0, false
+	}
 	e.state.Store(state &^ slotUsed)
 	tail := s.tail.Acquire() // only this goroutine stores it
 	*s.place(tail) = uint16(index)
 	s.tail.Release(tail + 1) // pairs with Acquire in refresh
+	return id, what, state, true
 }
 
 // publish counts n more requests.
 func (s *slots) publish(n int) {
 	s.head += uint32(n)
-	s.published.Release(s.head) // pairs with Acquire in waits
+	s.published.Release(s.head) // pairs with Acquire in take
 }
 
 // Stale reports whether a request ID is of another generation of the queue: the request was posted before

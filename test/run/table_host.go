@@ -37,7 +37,7 @@ const generate = `set -e; dir=` + newestHeaders + `; go run ./tools/abigen -incl
 const checkSize = `size=$(stat -c %s "$1"); echo "$1: $size bytes, limit $2"; test $size -lt $2`
 
 // hotpathLimit adds the limit to what go test prints of posting and polling. It is not enforced.
-const hotpathLimit = `go test -run '^$' -bench '^BenchmarkPost(Poll|QPs)$' "$@" ./mmio/rxe ./mmio/mlx5 ./mmio/siw ./uverbs | awk '1
+const hotpathLimit = `go test -run '^$' -bench '^BenchmarkPost(Poll|QPs)$' "$@" ./mmio/rxe ./mmio/mlx5 ./mmio/siw ./mmio/efa ./uverbs | awk '1
 $1 == "pkg:" { n = split($2, part, "/") }
 $1 ~ /PostPoll\/16-/ { for (i = 3; i <= NF; i++) if ($i == "ns/both")
 	printf "  %s, 16 at a time: post and poll %s ns, limit 25: %s\n", part[n], $(i-1), $(i-1) <= 25 ? "within" : "above" }'`
