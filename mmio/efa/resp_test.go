@@ -144,6 +144,7 @@ func TestSizes(t *testing.T) {
 		{c: batch, maxWR: 1, want: SendSize{Depth: 16, Width: 64, Batch: 4}},
 		{c: batch, maxWR: 1, write: true, wrong: "the device has no requests of 128 bytes"},
 		{c: whole, maxWR: 20, want: SendSize{Depth: 32, Width: 64, Batch: 31}},
+		{c: Context{MaxLLQ: 65536, MinSends: 1}, maxWR: 1, want: SendSize{Depth: 2, Width: 64, Batch: 1}},
 		{c: short, maxWR: 1, inline: 80, wrong: "the device accepts 64 bytes at a time"},
 		{c: odd, maxWR: 64, inline: 20, want: SendSize{Depth: 64, Width: 64, MaxInline: 20}},
 		{c: odd, maxWR: 65, wrong: "must be from 0 to 64"},

@@ -35,6 +35,9 @@ func TestSendAround(t *testing.T) {
 				t.Fatalf("room for %d more than %d", 1, size.Depth)
 			}
 			r.sq.Publish(batch)
+			if bell := le.Uint32(r.sendBell); bell != uint32(id+uint64(batch))&0xffff {
+				t.Fatalf("doorbell %#x after %d requests", bell, id+uint64(batch))
+			}
 			if n := r.sq.Posted(); n != batch {
 				t.Fatalf("%d posted, want %d", n, batch)
 			}
@@ -230,10 +233,12 @@ func TestPut(t *testing.T) {
 		for _, op := range []Op{Send, SendImm, Write, WriteImm, Read, Send | Quiet, WriteImm | Quiet} {
 			var ways [2][]byte
 			for way := range ways {
-				r := newRig(t, SendSize{Depth: 2, Width: width, MaxSGE: 2, MaxInline: 32}, RecvSize{MaxWR: 1, MaxSGE: 1, Descriptors: 1}, 1, 8)
+				size := SendSize{Depth: 2, Width: width, MaxSGE: 2}
+				size.MaxInline = size.inlineRoom()
+				r := newRig(t, size, RecvSize{MaxWR: 1, MaxSGE: 1, Descriptors: 1}, 1, 8)
 				full := r.sq.Slot(0)
 				full.Start(1, SendImm, math.MaxUint32, Peer{math.MaxUint32, math.MaxUint16, math.MaxUint16})
-				testenv.Must(t, full.AddInline([]byte("whatever was in the place before")))
+				testenv.Must(t, full.AddInline(bytes.Repeat([]byte{0xff}, size.MaxInline)))
 				to := Peer{QKey: 0x11223344, QPN: 0x5566, AH: 0x7788}
 				if way == 0 {
 					testenv.Must(t, r.sq.Put(0, 7, op, 0xaabbccdd, to, 0x8877665544332211, 0x99887766, 0x1122334455667788, 100, 0xabcdef))
@@ -329,6 +334,9 @@ func TestRecvAround(t *testing.T) {
 		testenv.Must(t, s.Finish())
 		r.rq.Publish(1)
 		all := r.descriptors()
+		if bell := le.Uint32(r.recvBell); bell != r.received&0xffff {
+			t.Fatalf("doorbell %#x after %d descriptors", bell, r.received)
+		}
 		if len(all) != n {
 			t.Fatalf("receive %d has %d descriptors, want %d", id, len(all), n)
 		}
