@@ -140,8 +140,8 @@ func (b *SendBuilder) lock() error {
 func (q *QP) check(wr *SendWR) error {
 	switch {
 	case q.typ == ib.DCI && !wr.Opcode.takesData(): // it has no target
-	case q.typ != ib.UD && q.typ != ib.DCI && wr.AH == nil:
-	case q.typ != ib.UD && q.typ != ib.DCI:
+	case !isDatagram(q.typ) && q.typ != ib.DCI && wr.AH == nil:
+	case !isDatagram(q.typ) && q.typ != ib.DCI:
 		return errNotDatagram
 	case wr.AH == nil || wr.AH.closed.Load():
 		return errNoAddress
@@ -310,12 +310,12 @@ func (b *SendBuilder) windowKey(mw *MW) uint32 {
 	return mw.RKey()
 }
 
-// To sets the destination of a datagram (ibv_wr_set_ud_addr); the QPN of a group is [ib.MulticastQPN].
+// To sets the destination of a datagram, or of a request of an SRD QP (ibv_wr_set_ud_addr); the QPN of a group is [ib.MulticastQPN].
 func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 	if !b.begun() {
 		return
 	}
-	if b.q.typ != ib.UD {
+	if !isDatagram(b.q.typ) {
 		b.failLast(errNotDatagram)
 		return
 	}

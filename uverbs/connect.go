@@ -215,7 +215,7 @@ func (q *QP) tell(gid ib.GID) {
 	}
 }
 
-// Init moves a queue pair from [ib.QPReset] to [ib.QPInit], in which receives can be posted. For UD and
+// Init moves a queue pair from [ib.QPReset] to [ib.QPInit], in which receives can be posted. For UD, SRD and
 // raw packet QPs use [QP.ReadyUD].
 //
 // The QP joins the partition of [PathOptions].PKey. If the port's P_Key table has both keys of the partition, the
@@ -304,9 +304,9 @@ func (q *QP) access() Access {
 }
 
 // useReady names the methods for types of QP that are not connected.
-const useReady = "use ReadyUD for UD and raw packet, and mlx5.ReadyDC for DCI and DCT"
+const useReady = "use ReadyUD for UD, SRD and raw packet, and mlx5.ReadyDC for DCI and DCT"
 
-// ReadyUD moves a UD queue pair from [ib.QPReset] to [ib.QPRTS], in which it can send and receive. It
+// ReadyUD moves a UD or SRD queue pair from [ib.QPReset] to [ib.QPRTS], in which it can send and receive. It
 // receives datagrams that carry qkey; others are lost without an error, see [PortAttr.QKeyViolCount]. Only
 // a privileged process may use a Q_Key with the highest bit set. A raw packet QP has no Q_Key; qkey must be 0.
 // The P_Key is the one of [QP.Init].
@@ -314,8 +314,8 @@ func (q *QP) ReadyUD(qkey uint32) error {
 	if err := q.usable(); err != nil {
 		return err
 	}
-	if q.typ != ib.UD && q.typ != ib.RawPacket {
-		return argErr("ReadyUD", "QP type", q.typ, "UD or RawPacket; use mlx5.ReadyDC for DCI and DCT, and Connect for other types")
+	if !isDatagram(q.typ) && q.typ != ib.RawPacket {
+		return argErr("ReadyUD", "QP type", q.typ, "UD, SRD or RawPacket; use mlx5.ReadyDC for DCI and DCT, and Connect for other types")
 	}
 	if q.typ == ib.RawPacket && qkey != 0 {
 		return argErr("ReadyUD", "qkey", qkey, "0, as raw packets have no Q_Key")
@@ -344,7 +344,7 @@ func (q *QP) ReadyUD(qkey uint32) error {
 }
 
 // Connect connects a queue pair to its peer and leaves it ready to send. The QP must be in state
-// [ib.QPReset] or [ib.QPInit], and of any type but UD and raw packet. Both sides must call Connect,
+// [ib.QPReset] or [ib.QPInit], and of any type but UD, SRD and raw packet. Both sides must call Connect,
 // each with the [Endpoint] of the other. The path MTU is the smaller one of the two endpoints; if the
 // peer's is 0, it is the MTU of this side, and the peer must have the same. Connect fails if the P_Keys of
 // both sides are known and are not of one partition, or both are of limited members. It sends from the GID

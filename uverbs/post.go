@@ -51,7 +51,7 @@ type BindInfo struct {
 // lookup; only connected QPs have them. Those in addressed are SENDs, WRITEs and READs to a peer that each SendWR names.
 func (q *QP) setOps(ops opcodeSet) {
 	q.ops, q.plain, q.addressed = ops, 0, 0
-	if q.typ == ib.UD || q.typ == ib.DCI {
+	if isDatagram(q.typ) || q.typ == ib.DCI {
 		for op := range WRRDMARead + 1 {
 			if ops[op] {
 				q.addressed |= 1 << op
@@ -139,7 +139,7 @@ func (q *QP) stateErr(recv bool) error {
 	switch q.typ {
 	case ib.DCI, ib.DCT:
 		call = "mlx5.ReadyDC makes the QP ready"
-	case ib.UD, ib.RawPacket:
+	case ib.UD, ib.SRD, ib.RawPacket:
 		call = "ReadyUD makes the QP ready"
 	}
 	if recv {

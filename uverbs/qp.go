@@ -214,7 +214,10 @@ func (q *QP) Close() error {
 func isDC(t ib.QPType) bool { return t == ib.DCI || t == ib.DCT }
 
 // connected reports whether a QP of this type connects to one peer.
-func (q *QP) connected() bool { return q.typ != ib.UD && q.typ != ib.RawPacket && !isDC(q.typ) }
+func (q *QP) connected() bool { return !isDatagram(q.typ) && q.typ != ib.RawPacket && !isDC(q.typ) }
+
+// isDatagram reports whether each send of a type names its destination by an AH, a QP number and a Q_Key.
+func isDatagram(t ib.QPType) bool { return t == ib.UD || t == ib.SRD }
 
 // peerInfo describes a QP's peer and path, for errors.
 type peerInfo struct {

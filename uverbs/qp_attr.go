@@ -223,7 +223,7 @@ const (
 // every state but Reset to Err, without attributes (qp_state_table,
 // drivers/infiniband/core/verbs.c). The compiler lays out an array of pointers, whereas a map would
 // be filled at every program start.
-var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
+var transitions = [ib.SRD + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 	ib.RC: {
 		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
 		ib.QPInit: {
@@ -346,11 +346,28 @@ var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 		ib.QPRTR: {ib.QPRTS: {attrXRCSend | AttrSQPSN, AttrMinRNRTimer}},
 		ib.QPRTS: {ib.QPRTS: {0, AttrMinRNRTimer}},
 	},
+	ib.SRD: { // srd_qp_state_table, drivers/infiniband/hw/efa/efa_verbs.c
+		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort | AttrQKey, 0}},
+		ib.QPInit: {
+			ib.QPInit: {0, AttrPKeyIndex | AttrPort | AttrQKey},
+			ib.QPRTR:  {0, AttrPKeyIndex | AttrQKey},
+		},
+		ib.QPRTR: {ib.QPRTS: {AttrSQPSN, AttrCurState | AttrQKey | AttrRNRRetry}},
+		ib.QPRTS: {
+			ib.QPRTS: {0, AttrCurState | AttrQKey},
+			ib.QPSQD: {0, AttrEnSQDAsyncNotify},
+		},
+		ib.QPSQD: {
+			ib.QPRTS: {0, AttrCurState | AttrQKey},
+			ib.QPSQD: {0, AttrPKeyIndex | AttrQKey},
+		},
+		ib.QPSQE: {ib.QPRTS: {0, AttrCurState | AttrQKey}},
+	},
 }
 
 // lookUp returns the attributes of a change of state, and whether the change is possible.
 func lookUp(typ ib.QPType, from, to ib.QPState) (transition, bool) {
-	if typ <= ib.DCI && from <= ib.QPErr && to <= ib.QPErr {
+	if typ <= ib.SRD && from <= ib.QPErr && to <= ib.QPErr {
 		if t := transitions[typ][from][to]; t != nil {
 			return *t, true
 		}

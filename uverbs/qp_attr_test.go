@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -12,7 +13,7 @@ import (
 
 // kernelTables is qp_state_table of drivers/infiniband/core/verbs.c: what is required and
 // what is optional, by names of the attributes. TestTransitionsOfKernel asks the kernel.
-var kernelTables = map[ib.QPType]map[string][2]string{ib.RC: rcTable, ib.UC: ucTable, ib.UD: udTable}
+var kernelTables = map[ib.QPType]map[string][2]string{ib.RC: rcTable, ib.UC: ucTable, ib.UD: udTable, ib.SRD: srdTable()}
 
 var rcTable = map[string][2]string{
 	"RESET-RESET": {"", ""},
@@ -87,6 +88,13 @@ var udTable = map[string][2]string{
 	"SQE-RTS":     {"", "CurState QKey"},
 	"ERR-RESET":   {"", ""},
 	"ERR-ERR":     {"", ""},
+}
+
+// srdTable is srd_qp_state_table of drivers/infiniband/hw/efa/efa_verbs.c, which differs from that of UD in one row.
+func srdTable() map[string][2]string {
+	t := maps.Clone(udTable)
+	t["RTR-RTS"] = [2]string{"SQPSN", "CurState QKey RNRRetry"}
+	return t
 }
 
 // maskOf makes a mask from names.

@@ -390,7 +390,7 @@ func (q *QP) openLegacy(s *qpSpec, u udata) syscall.Errno {
 
 // kernelQPType returns the kernel's number of a type.
 func kernelQPType(t ib.QPType) uint8 {
-	if isDC(t) {
+	if isDC(t) || t == ib.SRD {
 		return abi.IB_UVERBS_QPT_DRIVER
 	}
 	return uint8(t)

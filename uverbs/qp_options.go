@@ -126,7 +126,7 @@ func (o *QPOptions) hasRecvQueue() bool {
 
 // check returns an error if an option is invalid or not supported.
 func (o *QPOptions) check(d *Device) error {
-	if t := o.Type; t < ib.RC || t > ib.UD && t < ib.RawPacket || t > ib.DCT {
+	if t := o.Type; t < ib.RC || t > ib.UD && t < ib.RawPacket || t > ib.SRD {
 		return argErr("CreateQP", "Type", o.Type, "the QPType constants")
 	}
 	if o.Type == ib.XRCRecv {

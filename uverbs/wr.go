@@ -196,7 +196,7 @@ var (
 	errNoInline     = &wrong{"Inline", "this operation takes no inline data"}
 	errAtomicAddr   = &wrong{"RemoteAddr", "the remote address of an atomic must be a multiple of 8"}
 	errNoAddress    = &wrong{"AH", "a datagram or a request of a DCI needs an open AH"}
-	errNotDatagram  = &wrong{"AH", "only UD QPs and DCIs take an AH, and only UD QPs a Q_Key"}
+	errNotDatagram  = &wrong{"AH", "only UD and SRD QPs and DCIs take an AH, and only UD and SRD QPs a Q_Key"}
 	errForeignAH    = &wrong{"AH", "the AH belongs to another device"}
 	errNotDC        = &wrong{"DCAccessKey", "only DCIs take the number and the key of a DCT"}
 	errNoStreams    = &wrong{"DCStream", "the DCI has no streams"}

@@ -1,7 +1,7 @@
 package ib
 
-// QPType is the type of a queue pair (enum ib_qp_type). DCI and DCT are types of mlx5, for which
-// the kernel has the one number of DriverQP.
+// QPType is the type of a queue pair (enum ib_qp_type). DCI and DCT are types of mlx5 and SRD is one of efa;
+// for all of them the kernel has the one number of DriverQP.
 type QPType uint8
 
 // Types of queue pairs. SMI and GSI are QP 0 and QP 1 of a port, which belong to the kernel.
@@ -18,6 +18,7 @@ const (
 	XRCRecv      QPType = 10       // extended reliable connection, receiving side (IB_QPT_XRC_TGT)
 	DCI          QPType = 11       // dynamically connected transport, initiator: each work request has a target (MLX5DV_DCTYPE_DCI)
 	DCT          QPType = 12       // dynamically connected transport, target: it receives from all initiators (MLX5DV_DCTYPE_DCT)
+	SRD          QPType = 13       // scalable reliable datagrams, in no order, each to an AH (EFADV_QP_DRIVER_TYPE_SRD)
 	DriverQP     QPType = 1<<8 - 1 // defined by the driver (IB_QPT_DRIVER)
 )
 
@@ -30,7 +31,7 @@ func (t QPType) String() string {
 	if t == DriverQP {
 		return "DRIVER"
 	}
-	return nameOf("QPType", int(t), "SMI", "GSI", "RC", "UC", "UD", "RAW_IPV6", "RAW_ETHERTYPE", "", "RAW_PACKET", "XRC_INI", "XRC_TGT", "DCI", "DCT")
+	return nameOf("QPType", int(t), "SMI", "GSI", "RC", "UC", "UD", "RAW_IPV6", "RAW_ETHERTYPE", "", "RAW_PACKET", "XRC_INI", "XRC_TGT", "DCI", "DCT", "SRD")
 }
 
 // QPState is the state of a queue pair (enum ib_qp_state).

@@ -43,7 +43,7 @@ func TestNames(t *testing.T) {
 		{PortDown, "DOWN"}, {PortActive, "ACTIVE"}, {PortActiveDefer, "ACTIVE_DEFER"}, {PortState(6), "PortState(6)"},
 		{PhysLinkUp, "LinkUp"}, {PhysTest, "Phy Test"}, {PhysState(0), "PhysState(0)"},
 		{LinkLayerInfiniBand, "InfiniBand"}, {LinkLayerEthernet, "Ethernet"}, {LinkLayer(3), "LinkLayer(3)"},
-		{RC, "RC"}, {QPType(7), "QPType(7)"}, {DriverQP, "DRIVER"}, {XRCRecv, "XRC_TGT"}, {DCT, "DCT"}, {QPType(99), "QPType(99)"},
+		{RC, "RC"}, {QPType(7), "QPType(7)"}, {DriverQP, "DRIVER"}, {XRCRecv, "XRC_TGT"}, {DCT, "DCT"}, {SRD, "SRD"}, {QPType(99), "QPType(99)"},
 		{QPRTR, "RTR"}, {QPErr, "ERR"}, {QPState(7), "QPState(7)"}, {PathArmed, "ARMED"}, {PathMigState(3), "PathMigState(3)"},
 	} {
 		if got := c.v.String(); got != c.want {

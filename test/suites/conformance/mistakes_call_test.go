@@ -80,7 +80,7 @@ var callMistakes = []mistake{
 		wr := send(1)
 		wr.AH = wayTo(t, a, b)
 		return a.qp.PostSend(wr)
-	}, mine: "AH: only UD QPs and DCIs take an AH"},
+	}, mine: "AH: only UD and SRD QPs and DCIs take an AH"},
 	{name: "datagram without an address handle", o: ud, call: func(t *testing.T, a, b *side) error { return a.qp.PostSend(send(1)) },
 		mine: "AH: a datagram or a request of a DCI needs an open AH"},
 	{name: "WRITE on UD", o: ud, call: func(t *testing.T, a, b *side) error { return a.qp.PostSend(write(a, b)) },
@@ -120,7 +120,7 @@ var callMistakes = []mistake{
 	},
 		mine: "Connect: QP type is UD, allowed: a connected type; use ReadyUD"},
 	{name: "ReadyUD of RC", alone: true, ib: true, call: func(t *testing.T, a, b *side) error { return a.qp.ReadyUD(1) },
-		mine: "ReadyUD: QP type is RC, allowed: UD or RawPacket; use mlx5.ReadyDC"},
+		mine: "ReadyUD: QP type is RC, allowed: UD, SRD or RawPacket; use mlx5.ReadyDC"},
 	{name: "ReadyUD twice", o: ud, call: func(t *testing.T, a, b *side) error { return a.qp.ReadyUD(testQKey) },
 		mine: "it is connected or ready already: Modify it to RESET first"},
 	{name: "states out of order", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
