@@ -22,7 +22,7 @@ type AH struct {
 // CreateAH creates an address handle (ibv_create_ah). On RoCE the kernel resolves the peer's
 // Ethernet address, which may take some time; if it cannot, the error says why.
 //
-// On an InfiniBand port that needs a GRH in every packet (see [PortAttr.GRHRequired]), CreateAH
+// On a port that needs a GRH in every packet and is not of Ethernet (see [PortAttr.GRHRequired]), CreateAH
 // sets attr.Global itself, and fails if attr.GRH.DGID is zero.
 func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 	if err := p.usable(); err != nil {
@@ -106,14 +106,14 @@ func (a *AHAttr) check(op, prefix string, d *Device) error {
 	return nil
 }
 
-// complete sets Global on an InfiniBand port that needs a GRH in every packet, because the kernel
+// complete sets Global on a port that is not of Ethernet and needs a GRH in every packet, because the kernel
 // refuses the address without it. The prefix comes before the field names.
 func (a *AHAttr) complete(op, prefix string, d *Device) error {
 	if a.Global {
 		return nil
 	}
 	port, err := d.facts(a.Port)
-	if err != nil || port.LinkLayer != ib.LinkLayerInfiniBand || !port.GRHRequired() {
+	if err != nil || port.LinkLayer == ib.LinkLayerEthernet || !port.gidNeeded() {
 		return err
 	}
 	if a.GRH.DGID.IsZero() {

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"syscall"
@@ -110,6 +111,9 @@ func checkPortAnswer(t *testing.T, k *fakeQP) {
 func checkGIDAnswer(t *testing.T, k *fakeQP) {
 	t.Helper()
 	table, err := k.dev.GIDTable(1)
+	if errors.Is(err, fs.ErrNotExist) && k.port.LinkLayer == uint8(ib.LinkLayerUnspecified) { // sysfs does not have the device
+		return
+	}
 	if err != nil {
 		if !errors.Is(err, syscall.EOVERFLOW) || k.port.GIDTblLen <= maxGIDs/2 || table != nil {
 			t.Errorf("GIDTable of %d: %d entries, %v", k.port.GIDTblLen, len(table), err)

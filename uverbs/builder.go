@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -68,8 +69,8 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		switch {
 		case op == 0:
 			b.fail(&reason{"it is not set: name an operation, such as WRSend", ErrOpcode})
-		case q.noAtomics && (op == WRCompareSwap || op == WRFetchAdd):
-			b.fail(errNoAtomics)
+		case int(op) < len(q.ops) && q.lacking[op]:
+			b.fail(q.lackingErr(op))
 		default:
 			b.fail(&reason{fmt.Sprintf("%s: %s of a QP of type %s", ErrOpcode, op, q.typ), ErrOpcode})
 		}
@@ -85,6 +86,14 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 	w.SGL, w.Inline, w.AH, w.RemoteSRQN = w.SGL[:0], w.Inline[:0], nil, 0
 	b.staged = true
 	return true
+}
+
+// lackingErr returns why an operation that the type of QP permits cannot be posted.
+func (q *QP) lackingErr(op WROpcode) error {
+	if op == WRCompareSwap || op == WRFetchAdd {
+		return errNoAtomics
+	}
+	return &FeatureError{Feature: op.String(), Driver: q.dev.driver.name(), Err: errors.New("the device does not have the capability")}
 }
 
 // fail records err if it is the first error, for the next work request.

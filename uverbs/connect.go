@@ -149,7 +149,8 @@ func keepTold(table []GIDEntry, peer, told ib.GID) []GIDEntry {
 // [PathOptions] or [ChooseGID],
 //
 //   - on RoCE,
-//   - on an InfiniBand port that needs a GRH in every packet (see [PortAttr.GRHRequired]),
+//   - on a port of InfiniBand, or of a vendor's own protocol, that needs a GRH in every packet (see
+//     [PortAttr.GRHRequired]),
 //   - if PathOptions names a GID.
 //
 // [QP.Connect] sends from this GID, unless another one of the port suits the peer's address family or
@@ -170,7 +171,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err := q.usable(); err != nil {
 		return Endpoint{}, err
 	}
-	if err := q.dev.driver.unsupportedModify(ib.QPRTR); err != nil { // Connect would fail
+	if err := q.dev.driver.unsupportedModify(q.dev, ib.QPRTR, AttrState); err != nil { // Connect would fail
 		return Endpoint{}, err
 	}
 	port, attr, err := q.activePort(q.dev.currentPort)
@@ -189,7 +190,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 			return Endpoint{}, err
 		}
 	}
-	if q.path.GIDIndex != nil || attr.LinkLayer == ib.LinkLayerEthernet || attr.GRHRequired() || !remote.GID.IsZero() {
+	if q.path.GIDIndex != nil || attr.gidNeeded() || !remote.GID.IsZero() {
 		peer, told := remote.GID, q.told.Load()
 		switch s := q.State(); {
 		case told != nil && s != ib.QPReset && s != ib.QPInit: // it is in use
@@ -335,7 +336,11 @@ func (q *QP) ReadyUD(qkey uint32) error {
 		{State: ib.QPRTS, SQPSN: q.firstPSN()},
 	} {
 		t, _ := lookUp(q.typ, from, attr.State)
-		if err := q.Modify(attr, AttrState|t.required); err != nil {
+		mask := AttrState | t.required
+		if q.path.RNRRetry != 0 {
+			attr.RNRRetry, mask = q.path.RNRRetry, mask|t.optional&AttrRNRRetry
+		}
+		if err := q.Modify(attr, mask); err != nil {
 			return err
 		}
 		from = attr.State
@@ -354,7 +359,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := q.usable(); err != nil {
 		return err
 	}
-	if err := q.dev.driver.unsupportedModify(ib.QPRTR); err != nil {
+	if err := q.dev.driver.unsupportedModify(q.dev, ib.QPRTR, AttrState); err != nil {
 		return err
 	}
 	if err := remote.check(); err != nil {
@@ -447,7 +452,7 @@ func (q *QP) address(op string, port uint8, attr PortAttr, remote Endpoint, told
 		if attr.LinkLayer == ib.LinkLayerEthernet {
 			return AHAttr{}, from, argErr(op, "remote GID", "zero", "the peer's GID, which RoCE needs")
 		}
-		if attr.GRHRequired() {
+		if attr.gidNeeded() {
 			return AHAttr{}, from, argErr(op, "remote GID", "zero", "the peer's GID, as port %d of %s needs a GRH in every packet", port, q.dev.Name())
 		}
 		return ah, from, nil

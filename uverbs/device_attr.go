@@ -138,6 +138,12 @@ type PortAttr struct {
 // virtual functions that share a LID.
 func (a PortAttr) GRHRequired() bool { return a.Flags&abi.IB_UVERBS_QPF_GRH_REQUIRED != 0 }
 
+// gidNeeded reports whether the address of a peer must include its GID. A port of a vendor's own protocol has no
+// other addresses.
+func (a PortAttr) gidNeeded() bool {
+	return a.LinkLayer != ib.LinkLayerInfiniBand || a.GRHRequired()
+}
+
 // MTUFromBytes returns the MTU for a size in bytes. It fails with an [ArgError] unless the size is
 // 256, 512, 1024, 2048 or 4096.
 func MTUFromBytes(n int) (ib.MTU, error) {

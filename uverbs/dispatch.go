@@ -15,6 +15,7 @@ const (
 	kindRxe
 	kindMlx5
 	kindSiw
+	kindEfa
 )
 
 // drivers are the supported drivers by the kernel's driver ID. Tests add their own.
@@ -25,21 +26,27 @@ var drivers = []struct {
 	{rxeDriverID, rxeDriver{}},
 	{mlx5DriverID, mlx5Driver{}},
 	{siwDriverID, siwDriver{}},
+	{efaDriverID, efaDriver{}},
 }
 
 // The driver's part of an object is one struct per driver. In a QP the one comes first that is used without a
 // system call for each doorbell, so that its queues are in the cache line of the locks.
 type (
-	deviceDrivers struct{ mlx5 *mlx5Context }
-	qpDrivers     struct {
+	deviceDrivers struct {
+		mlx5 *mlx5Context
+		efa  *efaContext
+	}
+	qpDrivers struct {
 		mlx5 mlx5QP
 		siw  siwQP
 		rxe  rxeQP
+		efa  *efaQP
 	}
 	cqDrivers struct {
 		rxe  rxeCQ
 		mlx5 *mlx5CQ
 		siw  *siwCQ
+		efa  *efaCQ
 	}
 	srqDrivers struct {
 		rxe  rxeSRQ
@@ -49,6 +56,7 @@ type (
 	ahDrivers struct {
 		rxe  rxeAH
 		mlx5 mlx5AH
+		efa  uint16 // the device's number
 	}
 	pdDrivers struct{ mlx5 *mlx5Register } // of the thread domain of a parent domain, or nil
 )
@@ -104,6 +112,13 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		err = q.ringSiw(n, bytes)
 		q.sending.Unlock()
 		return err
+	case kindEfa:
+		if !q.efa.sq.Room(n) || q.encodeEfa(0, wrs, uint32(q.addressed)) != nil {
+			break
+		}
+		q.efa.sq.Publish(n)
+		q.sending.Unlock()
+		return nil
 	}
 	return q.postSlow(wrs)
 }
@@ -158,6 +173,8 @@ func (b *SendBuilder) encode(wrs []SendWR) {
 			err = q.encodeMlx5(wrs, allOps) // its doorbell does not need the number of bytes
 		case kindSiw:
 			bytes, err = q.encodeSiw(b.n-1, wrs, allOps)
+		case kindEfa:
+			err = q.encodeEfa(b.n-1, wrs, allOps)
 		default:
 			err = errKind
 		}
@@ -181,6 +198,9 @@ func (q *QP) ring(n int, bytes uint64) error {
 		return nil
 	case kindSiw:
 		return q.ringSiw(n, bytes)
+	case kindEfa:
+		q.efa.sq.Publish(n)
+		return nil
 	}
 	return errKind
 }
@@ -203,6 +223,10 @@ func (q *QP) sendRoom(n int) error {
 	case kindSiw:
 		if !q.siw.sq.Room(n) {
 			return roomErr(n, q.siw.sq.Cap(), nil)
+		}
+	case kindEfa:
+		if !q.efa.sq.Room(n) {
+			return roomErr(n, q.efa.sq.Cap(), nil)
 		}
 	}
 	return nil
@@ -235,6 +259,8 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 		err = postRecvsMlx5(q.mlx5.rq, wrs)
 	case q.kind == kindSiw:
 		err = q.postRecvsSiw(wrs)
+	case q.kind == kindEfa:
+		err = postRecvsEfa(q.efa.rq, wrs)
 	}
 	q.receiving.Unlock()
 	if flush {
@@ -268,6 +294,8 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 		return n, nil
 	case kindSiw:
 		return c.pollSiw(wcs)
+	case kindEfa:
+		return c.pollEfa(wcs)
 	}
 	return 0, c.unusable()
 }
@@ -281,6 +309,8 @@ func (c *CQ) arm(solicited bool) error {
 		return c.armMlx5(solicited)
 	case kindSiw:
 		return c.armSiw()
+	case kindEfa:
+		return c.armEfa()
 	}
 	return ErrCQOverrun
 }
@@ -311,6 +341,25 @@ func (c *CQ) raised() {
 	c.armed.Store(false)
 	if c.mlx5 != nil {
 		c.eventMlx5()
+	}
+	if c.efa != nil {
+		c.efa.events.Add(1)
+	}
+}
+
+// queueLimits returns the limits of queues that the device has beside those of DeviceAttr, 0 for none.
+func (d *Device) queueLimits() (l struct{ MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE uint32 }) {
+	if d.efa != nil {
+		l.MaxSendWR, l.MaxRecvWR = d.efa.MaxSends, d.efa.MaxRecvs
+		l.MaxSendSGE, l.MaxRecvSGE = uint32(d.efa.MaxSendSGE), uint32(d.efa.MaxRecvSGE)
+	}
+	return l
+}
+
+// lackingOps adds the operations that the device does not have, although the driver has them.
+func (d *Device) lackingOps(ops *opcodeSet) {
+	if d.efa != nil {
+		d.efa.lackingOps(ops)
 	}
 }
 

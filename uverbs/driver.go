@@ -29,11 +29,11 @@ type driver interface {
 	// or return "".
 	unsupportedQP(*QPOptions) string
 	unsupportedSRQ(*SRQOptions) string
-	unsupportedMR(*region) string
+	unsupportedMR(*Device, *region) string
 
-	// unsupportedModify returns the error of a Modify to a state that the driver does not support,
-	// or nil.
-	unsupportedModify(to ib.QPState) error
+	// unsupportedModify returns the error of a Modify to a state, or of attributes, that the driver or the
+	// device does not support, or nil.
+	unsupportedModify(d *Device, to ib.QPState, mask QPAttrMask) error
 
 	// contextUdata returns the driver's part of a command that creates or queries the context. With
 	// devx it asks for a context that may give commands to the firmware. openContext reads the kernel's
@@ -97,9 +97,9 @@ type driver interface {
 	queueOf(q *QP, wc WC) diag.Queue
 	// postedRecvs returns the number of receives posted for a QP, in its SRQ if it has one.
 	postedRecvs(*QP) int
-	// vendorText explains the device's own error code, or returns "". injected means that the code says
-	// that the error was injected, so that nothing else is wrong.
-	vendorText(code uint32) (text string, injected bool)
+	// vendorText explains the device's own error code, or returns "". sure means that nothing else is wrong,
+	// as when the code says that the error was injected.
+	vendorText(code uint32) (text string, sure bool)
 }
 
 // driverKind selects a driver on the data path.
@@ -125,6 +125,10 @@ type capabilities struct {
 	inlineLimit bool
 	// devx means that some devices have contexts that may give commands to the firmware.
 	devx bool
+	// failsAlone means that a failed request leaves its QP as it is: no other request is flushed for it.
+	failsAlone bool
+	// queries are the attributes that QUERY_QP has; 0 means all.
+	queries QPAttrMask
 	// copiesMemory means that the library copies data from or to registered memory, which it finds by
 	// the lkey.
 	copiesMemory bool
@@ -148,8 +152,7 @@ type capabilities struct {
 type baseDriver struct{}
 
 func (baseDriver) unsupportedSRQ(*SRQOptions) string       { return "" }
-func (baseDriver) unsupportedMR(*region) string            { return "" }
-func (baseDriver) unsupportedModify(ib.QPState) error      { return nil }
+func (baseDriver) unsupportedMR(*Device, *region) string   { return "" }
 func (baseDriver) contextUdata(contextCommand, bool) udata { return udata{} }
 func (baseDriver) openContext(*Device, udata) error        { return nil }
 func (baseDriver) pdUdata() udata                          { return udata{} }
@@ -165,16 +168,18 @@ func (baseDriver) postedRecvs(*QP) int                     { return 0 }
 func (baseDriver) failedRequest(*QP) (WC, sentWR, bool)    { return WC{}, sentWR{}, false }
 func (baseDriver) queueOf(*QP, WC) diag.Queue              { return diag.SendQueue }
 
+func (baseDriver) unsupportedModify(*Device, ib.QPState, QPAttrMask) error { return nil }
+
 func (baseDriver) prepareResize(c *CQ, _ *int) (udata, bool, error) {
 	return udata{}, false, &FeatureError{Feature: "RESIZE_CQ", Driver: c.dev.driver.name()}
 }
 
 func (baseDriver) remapCQ(*CQ, int, udata) (*mmio.Region, error) { return nil, errKind }
 
-// software has the methods that the drivers of software devices share.
-type software struct{ baseDriver }
+// noOptions has the methods of drivers without options of their own.
+type noOptions struct{ baseDriver }
 
-func (software) unsupportedQP(o *QPOptions) string {
+func (noOptions) unsupportedQP(o *QPOptions) string {
 	switch {
 	case o.Flags != 0:
 		return "Flags"
@@ -188,7 +193,7 @@ func (software) unsupportedQP(o *QPOptions) string {
 	return ""
 }
 
-func (software) unsupportedSRQ(o *SRQOptions) string {
+func (noOptions) unsupportedSRQ(o *SRQOptions) string {
 	if o.XRCD != nil {
 		return "XRCD"
 	}
@@ -196,7 +201,7 @@ func (software) unsupportedSRQ(o *SRQOptions) string {
 }
 
 // oneCQESize refuses what changes the format of completions, because the device has one.
-func (software) oneCQESize(c *CQ, o *CQOptions) error {
+func (noOptions) oneCQESize(c *CQ, o *CQOptions) error {
 	if o.CQESize != 0 {
 		return noFeature(c.dev, "CREATE_CQ with CQESize")
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
-	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 	"github.com/goverbs/goverbs/uverbs/internal/hook"
 )
@@ -81,12 +80,7 @@ func (mlx5Driver) hasOutOfOrder(d *Device) error {
 }
 
 // queryMlx5 returns the driver's part of QUERY_DEVICE.
-func (d *Device) queryMlx5() ([]byte, error) {
-	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
-	req, resp := &abi.ExQueryDevice{}, &abi.ExQueryDeviceResp{}
-	errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE, bytesOf(req), bytesOf(resp), u)
-	return u.out, d.cmd.fail("QUERY_DEVICE", errno, "")
-}
+func (d *Device) queryMlx5() ([]byte, error) { return d.queryDriver(mlx5.QueryDeviceRespSize) }
 
 // lacksOutOfOrder is the error of a kernel or a device without the option OutOfOrder.
 func lacksOutOfOrder(running Version) *FeatureError {

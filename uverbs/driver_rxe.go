@@ -23,7 +23,7 @@ const softDriverID = rxeDriverID
 
 // rxeDriver supports Soft-RoCE. Its rings are mapped from the uverbs file, at offsets in the
 // responses of the create commands.
-type rxeDriver struct{ software }
+type rxeDriver struct{ noOptions }
 
 // The rxe parts of objects. A CQ is armed by a command. An AH has a number or, with older kernels, an
 // address vector.

@@ -16,7 +16,7 @@ const siwDriverID = netlinkrdma.DriverID(siw.DriverID)
 
 // siwDriver supports software iWARP. Its rings are mapped from the uverbs file, at offsets in the
 // responses of the create commands. Only the kernel's connection manager connects its QPs.
-type siwDriver struct{ software }
+type siwDriver struct{ noOptions }
 
 func (siwDriver) kind() driverKind      { return kindSiw }
 func (siwDriver) name() string          { return "siw" }
@@ -52,7 +52,7 @@ func (siwDriver) operations(t ib.QPType) (opcodeSet, bool) { return siwOps, t ==
 
 // unsupportedMR: siw always uses the memory's own address for a region, although the kernel accepts
 // others.
-func (siwDriver) unsupportedMR(r *region) string {
+func (siwDriver) unsupportedMR(_ *Device, r *region) string {
 	switch {
 	case r.access&AccessZeroBased != 0:
 		return "access ZERO_BASED"
@@ -200,9 +200,9 @@ func (siwDriver) queriedQP(q *QP, a *QPAttr) {
 }
 
 // unsupportedModify refuses the states in which only the kernel's connection manager moves the QP.
-func (siwDriver) unsupportedModify(to ib.QPState) error {
-	switch to {
-	case ib.QPRTR, ib.QPRTS, ib.QPSQD, ib.QPSQE:
+func (siwDriver) unsupportedModify(_ *Device, to ib.QPState, mask QPAttrMask) error {
+	switch {
+	case mask&AttrState != 0 && to >= ib.QPRTR && to <= ib.QPSQE:
 		return &FeatureError{Feature: "MODIFY_QP to " + to.String(), Driver: "siw", Err: errIWARP}
 	}
 	return nil

@@ -191,12 +191,12 @@ func TestSiwPrepare(t *testing.T) {
 		t.Errorf("MODIFY_SRQ with a size: %v, issued %d times", err, len(issued))
 	}
 	for _, to := range []ib.QPState{ib.QPRTR, ib.QPRTS, ib.QPSQD, ib.QPSQE} {
-		if err := (siwDriver{}).unsupportedModify(to); !errors.Is(err, errors.ErrUnsupported) {
+		if err := (siwDriver{}).unsupportedModify(nil, to, AttrState); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("to %s: %v", to, err)
 		}
 	}
 	for _, to := range []ib.QPState{ib.QPReset, ib.QPInit, ib.QPErr} {
-		if err := (siwDriver{}).unsupportedModify(to); err != nil {
+		if err := (siwDriver{}).unsupportedModify(nil, to, AttrState); err != nil {
 			t.Errorf("to %s: %v", to, err)
 		}
 	}

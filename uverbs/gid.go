@@ -19,6 +19,9 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	if err != nil {
 		return nil, err
 	}
+	if attr.LinkLayer == ib.LinkLayerUnspecified && !d.info.InProcess { // the ioctl knows no such port
+		return sysfsGIDs(sysClassInfiniband, d.Name(), port, *attr)
+	}
 	all, errno := d.gidIoctl()
 	if absent(errno) && d.info.InProcess {
 		return d.inProcessGIDs(port), nil
@@ -67,7 +70,7 @@ func (d *Device) gidOf(port uint8, index, n int, link ib.LinkLayer) (GIDEntry, e
 	cmd.u32(abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, 0)
 	cmd.out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, bytesOf(entry))
 	errno := d.cmd.ioctl(cmd)
-	if absent(errno) {
+	if absent(errno) || link == ib.LinkLayerUnspecified && errno == syscall.EOPNOTSUPP {
 		e, used, err := d.gidWithoutIoctl(port, index, link)
 		if used || err != nil {
 			return e, err

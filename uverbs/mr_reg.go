@@ -174,7 +174,7 @@ func (m *MR) register(p *PD, s *region, h *DMAH) error {
 		}
 		return nil
 	}
-	if lacking := p.dev.driver.unsupportedMR(s); lacking != "" {
+	if lacking := p.dev.driver.unsupportedMR(p.dev, s); lacking != "" {
 		m.removeParents()
 		return &FeatureError{Feature: "REG_MR with " + lacking, Driver: p.dev.driver.name()}
 	}

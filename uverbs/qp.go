@@ -53,12 +53,12 @@ type QP struct {
 	state     atomic.Uint32 // QPState as last set or seen; to leave or enter QPReset it takes the locks of the sides, too
 	resets    atomic.Uint32 // how often the QP has begun to enter QPReset; also guarded by the locks of the sides
 	qpDrivers
-	sqRegion  *mmio.Region
-	rqRegion  *mmio.Region
-	doorbell  fastCommand // POST_SEND without a work request
-	ops       opcodeSet   // the operations that can be posted
-	noAtomics bool        // the device has no atomics, although the type of QP permits them
-	builder   SendBuilder
+	sqRegion *mmio.Region
+	rqRegion *mmio.Region
+	doorbell fastCommand // POST_SEND without a work request
+	ops      opcodeSet   // the operations that can be posted
+	lacking  opcodeSet   // the operations that the type of QP permits and the device does not have
+	builder  SendBuilder
 
 	// awaitFirstRecv means that nothing has arrived from the peer yet, so that the accepting side of
 	// an iWARP connection may not send.

@@ -91,8 +91,12 @@ func newQP(d *Device, s *qpSpec) (*QP, error) {
 	}
 	ops, _ := d.driver.operations(s.Type)
 	if d.attr.AtomicCap == ib.AtomicNone && ops[WRCompareSwap] {
-		ops[WRCompareSwap], ops[WRFetchAdd] = false, false
-		qp.noAtomics = true
+		qp.lacking[WRCompareSwap], qp.lacking[WRFetchAdd] = true, true
+	}
+	d.lackingOps(&qp.lacking)
+	for op := range ops {
+		qp.lacking[op] = qp.lacking[op] && ops[op]
+		ops[op] = ops[op] && !qp.lacking[op]
 	}
 	qp.setOps(ops)
 	qp.state.Store(uint32(ib.QPReset))

@@ -123,10 +123,8 @@ func (q *QP) checkChange(attr *QPAttr, mask QPAttrMask, from, to ib.QPState) err
 	if err := checkModify(q.typ, from, to, check); err != nil {
 		return err
 	}
-	if mask&AttrState != 0 {
-		if err := q.dev.driver.unsupportedModify(to); err != nil {
-			return err
-		}
+	if err := q.dev.driver.unsupportedModify(q.dev, to, mask); err != nil {
+		return err
 	}
 	if err := attr.check(q.dev, mask); err != nil {
 		return err
@@ -452,6 +450,9 @@ func (q *QP) Query() (QPAttr, error) {
 func (q *QP) queryMask() uint32 {
 	if q.typ == ib.DCT {
 		return uint32(AttrState | AttrAccess | AttrPort | AttrMinRNRTimer | AttrAH | AttrPathMTU | AttrPKeyIndex)
+	}
+	if some := q.dev.driver.capabilities().queries; some != 0 {
+		return uint32(some)
 	}
 	return queryAll
 }

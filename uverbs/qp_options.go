@@ -178,6 +178,7 @@ func (o *QPOptions) checkQueues(d *Device) error {
 	if !o.hasSendQueue() {
 		noSend = "without a SendCQ"
 	}
+	own := d.queueLimits()
 	for _, f := range []struct {
 		name  string
 		given int
@@ -185,10 +186,10 @@ func (o *QPOptions) checkQueues(d *Device) error {
 		what  string
 		none  string // why there is no such queue
 	}{
-		{"MaxSendWR", o.MaxSendWR, d.attr.MaxQPWR, "max_qp_wr", noSend},
-		{"MaxRecvWR", o.MaxRecvWR, d.attr.MaxQPWR, "max_qp_wr", noRecv},
-		{"MaxSendSGE", o.MaxSendSGE, d.attr.MaxSGE, "max_sge", noSend},
-		{"MaxRecvSGE", o.MaxRecvSGE, d.attr.MaxSGE, "max_sge", noRecv},
+		{"MaxSendWR", o.MaxSendWR, orDefault(own.MaxSendWR, d.attr.MaxQPWR), "max_qp_wr", noSend},
+		{"MaxRecvWR", o.MaxRecvWR, orDefault(own.MaxRecvWR, d.attr.MaxQPWR), "max_qp_wr", noRecv},
+		{"MaxSendSGE", o.MaxSendSGE, orDefault(own.MaxSendSGE, d.attr.MaxSGE), "max_sge", noSend},
+		{"MaxRecvSGE", o.MaxRecvSGE, orDefault(own.MaxRecvSGE, d.attr.MaxSGE), "max_sge", noRecv},
 	} {
 		switch {
 		case f.none != "" && f.given != 0:

@@ -104,6 +104,14 @@ func firmware(v uint64) string {
 	return fmt.Sprintf("%d.%d.%d", v>>32, v>>16&0xffff, v&0xffff)
 }
 
+// queryDriver returns the driver's part of QUERY_DEVICE, of n bytes.
+func (d *Device) queryDriver(n int) ([]byte, error) {
+	u := udata{out: make([]byte, n)}
+	req, resp := &abi.ExQueryDevice{}, &abi.ExQueryDeviceResp{}
+	errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE, bytesOf(req), bytesOf(resp), u)
+	return u.out, d.cmd.fail("QUERY_DEVICE", errno, "")
+}
+
 // Port returns the current attributes of a port, from 1 on (ibv_query_port).
 func (d *Device) Port(port uint8) (PortAttr, error) {
 	if err := d.usable(); err != nil {

@@ -16,7 +16,7 @@ import (
 // lackingDriver has no MRs.
 type lackingDriver struct{ driver }
 
-func (lackingDriver) unsupportedMR(*region) string { return "memory" }
+func (lackingDriver) unsupportedMR(*Device, *region) string { return "memory" }
 
 // TestRegMRLacking: an MR that the driver does not have leaves its PD without a user, and the kernel
 // is not asked.

@@ -97,7 +97,7 @@ func (q *QP) failed(wc *WC) {
 			q.dev.bindFailed(sent.mwRKey, sent.rkey)
 		}
 	}
-	if q.first.Load() != nil || q.typ == ib.DCT { // a failure of one initiator is not that of the DCT
+	if q.first.Load() != nil || q.typ == ib.DCT || q.dev.driver.capabilities().failsAlone { // a failure of one initiator is not that of the DCT
 		return
 	}
 	if wc.Status != WCWRFlushErr {
@@ -128,7 +128,7 @@ func (q *QP) explain(wc *WC) *WCError {
 
 // explainSent is explain for a send request from the ring, or nil, and a known queue.
 func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
-	vendor, injected := q.dev.driver.vendorText(wc.VendorErr)
+	vendor, known := q.dev.driver.vendorText(wc.VendorErr)
 	e := &WCError{WC: *wc, Device: q.dev.Name(), Vendor: vendor}
 	can := q.dev.driver.capabilities()
 	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: can.connectionManaged, NoRoute: can.hostRoutes, Datagram: q.typ == ib.UD}
@@ -159,7 +159,7 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 		e.Cause = q.whyFlushed()
 		c.Cause = e.Cause
 	}
-	if !injected {
+	if !known {
 		e.Hint = c.Hint()
 	}
 	if q.typ == ib.DCI && wc.Status == WCRetryExcErr {

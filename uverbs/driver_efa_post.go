@@ -1,0 +1,316 @@
+package uverbs
+
+import (
+	"fmt"
+
+	"github.com/goverbs/goverbs/mmio/efa"
+)
+
+// Causes of a [PostError] that only efa has.
+var (
+	errNoFence   = &wrong{"Flags", "this device has no SendFence: its requests are in no order; poll the completions of those before"}
+	errQPN16     = &wrong{"RemoteQPN", "numbers of QPs have 16 bits on this device"}
+	errKey24     = &wrong{"SGL", "an lkey has more than 24 bits, which no MR of this device has"}
+	errEmptyRecv = &wrong{"SGL", "a receive needs at least one SGE on this device"}
+	errRDMASGE   = &reason{"RDMA takes one SGE on this device", ErrTooManySGE}
+	errNarrow    = &reason{"inline data of a WRITE needs a QP with a MaxInline of more than 32 bytes, and a device that has them", errInlineUse}
+)
+
+// encodeEfa writes work requests into the queue, as its requests from first on. It returns errNeedsBuilder for an
+// operation that is not in ops, or an address that the builder must look at.
+//
+// Preconditions: the queue has room for them.
+func (q *QP) encodeEfa(first int, wrs []SendWR, ops uint32) error {
+	sq, always := q.efa.sq, q.always
+	for i := range wrs {
+		wr := &wrs[i]
+		if !wr.opIn(ops) || wr.AH == nil || wr.AH.dev != q.dev || wr.AH.closed.Load() {
+			return errNeedsBuilder
+		}
+		if wr.RemoteQPN > 0xffff {
+			return &reason{fmt.Sprintf("%s: %d, allowed: 0 to 65535", errQPN16, wr.RemoteQPN), errQPN16}
+		}
+		if wr.Flags&SendFence != 0 {
+			return errNoFence
+		}
+		bytes := sglBytes(wr.SGL) + uint64(len(wr.Inline))
+		rdma := wr.Opcode == WRRDMARead || wr.Opcode == WRRDMAWrite || wr.Opcode == WRRDMAWriteWithImm
+		if !rdma && bytes > uint64(q.efa.most) {
+			return tooLong(bytes, q.efa.most, "the MTU of the port")
+		}
+		if rdma && bytes > uint64(q.dev.efa.MaxRDMASize) {
+			return tooLong(bytes, q.dev.efa.MaxRDMASize, "max_rdma_size of the device")
+		}
+		op := efa.Op(wr.Opcode)
+		if (wr.Flags|always)&SendSignaled == 0 {
+			op |= efa.Quiet
+		}
+		peer := efa.Peer{QKey: wr.RemoteQKey, QPN: uint16(wr.RemoteQPN), AH: wr.AH.efa}
+		if len(wr.SGL) == 1 && len(wr.Inline) == 0 { // the usual case
+			e := &wr.SGL[0]
+			if e.outside {
+				return ErrSGERange
+			}
+			if err := sq.Put(first+i, wr.ID, op, wr.Imm, peer, wr.RemoteAddr, wr.RKey, e.Addr, e.Length, e.LKey); err != nil {
+				return efaErr(err, false)
+			}
+			continue
+		}
+		s := sq.Slot(first + i)
+		s.Start(wr.ID, op, wr.Imm, peer)
+		if rdma {
+			s.SetRDMA(wr.RemoteAddr, wr.RKey)
+		}
+		if len(wr.Inline) > 0 {
+			if err := s.AddInline(wr.Inline); err != nil {
+				return efaErr(err, rdma)
+			}
+		}
+		for j := range wr.SGL {
+			e := &wr.SGL[j]
+			if e.outside {
+				return ErrSGERange
+			}
+			if err := s.AddSGE(e.Addr, e.Length, e.LKey); err != nil {
+				return efaErr(err, rdma)
+			}
+		}
+		s.Finish()
+	}
+	return nil
+}
+
+// tooLong is the error of a message of too many bytes.
+func tooLong(bytes uint64, most uint32, what string) error {
+	return &reason{fmt.Sprintf("%s: %d bytes, allowed: up to %d, %s", errTooLong, bytes, most, what), errTooLong}
+}
+
+// efaErr converts an error of a queue to the exported one.
+func efaErr(err error, rdma bool) error {
+	switch err {
+	case efa.ErrTooManySGE:
+		if rdma {
+			return errRDMASGE
+		}
+		return ErrTooManySGE
+	case efa.ErrTooLong:
+		return errTooLong
+	case efa.ErrKey:
+		return errKey24
+	case efa.ErrNoSGE:
+		return errEmptyRecv
+	case efa.ErrInlineTooLong:
+		return ErrInlineTooLong
+	case efa.ErrInlineOp:
+		return errNarrow
+	case efa.ErrMixedData:
+		return errInlineUse
+	}
+	return err
+}
+
+// postRecvsEfa posts receives. The caller holds receiving.
+func postRecvsEfa(rq *efa.RecvQueue, wrs []RecvWR) error {
+	if len(wrs) == 0 {
+		return nil
+	}
+	if !rq.Room(len(wrs)) {
+		return roomErr(len(wrs), rq.Cap(), nil)
+	}
+	rq.Begin()
+	for i := range wrs {
+		s := rq.Slot(i, wrs[i].ID)
+		for _, e := range wrs[i].SGL {
+			if e.outside {
+				return postErr(i, ErrSGERange)
+			}
+			if err := s.AddSGE(e.Addr, e.Length, e.LKey); err != nil {
+				return postErr(i, efaErr(err, false))
+			}
+		}
+		if err := s.Finish(); err != nil {
+			return postErr(i, efaErr(err, false))
+		}
+	}
+	rq.Publish(len(wrs))
+	return nil
+}
+
+// efaStatus is what a status of a completion means, for the verbs and in words. sure says that the words say all;
+// otherwise the memory of the request may say more.
+type efaStatus struct {
+	status WCStatus
+	sure   bool
+	text   string
+}
+
+// efaStatuses are the statuses of completions (efa_io_comp_status). Their statuses of verbs are those of libefa.
+var efaStatuses = [...]efaStatus{
+	efa.StatusFlushed:         {WCWRFlushErr, false, "flushed, as the QP was destroyed or is in an error state"},
+	efa.StatusInternalError:   {WCLocQPOpErr, true, "internal error of the QP"},
+	efa.StatusUnsupportedOp:   {WCLocQPOpErr, true, "the device or the QP does not support the operation"},
+	efa.StatusInvalidAH:       {WCLocQPOpErr, true, "the AH does not exist; it may have been closed"},
+	efa.StatusInvalidLKey:     {WCLocProtErr, false, "invalid lkey"},
+	efa.StatusBadLength:       {WCLocLenErr, false, "the message is too long"},
+	efa.StatusRemoteAddress:   {WCRemAccessErr, false, "the peer's memory does not permit it"},
+	efa.StatusRemoteAbort:     {WCRemAbortErr, true, "the peer has reset the connection"},
+	efa.StatusRemoteQPN:       {WCRemInvRDReqErr, true, "the peer has no such QP, or the QP is not ready to receive; compare RemoteQPN and RemoteQKey with the peer's"},
+	efa.StatusRemoteRNR:       {WCRNRRetryExcErr, true, "the peer has posted no receive; RNRRetry limits the attempts"},
+	efa.StatusRemoteLength:    {WCRemInvReqErr, true, "the peer's receive is too short"},
+	efa.StatusRemoteStatus:    {WCBadRespErr, true, "the peer has answered with an unknown status"},
+	efa.StatusUnresponsive:    {WCRespTimeoutErr, true, "the peer does not answer any more"},
+	efa.StatusUnknownPeer:     {WCRemOpErr, true, "the peer has no AH for this side, which RDMA needs: it must create one in the PD of its QP"},
+	efa.StatusUnreachable:     {WCRespTimeoutErr, true, "the peer has never answered; it may be in another subnet, or a security group may forbid it"},
+	efa.StatusFeatureMismatch: {WCRemInvReqErr, true, "the peer does not support a feature of the request"},
+}
+
+// verbsStatus returns the verbs' status.
+func (efaDriver) verbsStatus(s uint8) WCStatus {
+	if int(s) < len(efaStatuses) && efaStatuses[s].text != "" {
+		return efaStatuses[s].status
+	}
+	return WCGeneralErr
+}
+
+func (efaDriver) vendorText(code uint32) (text string, sure bool) {
+	if code >= uint32(len(efaStatuses)) || efaStatuses[code].text == "" {
+		return "", false
+	}
+	s := &efaStatuses[code]
+	return fmt.Sprintf("status %d of the device: %s", code, s.text), s.sure
+}
+
+// qp returns the QP of a completion, or nil if it is closed.
+func (x *efaCQ) qp(c *CQ, number uint16) *QP {
+	if q := x.last; q != nil && q.qpn == uint32(number) && !q.closed.Load() {
+		return q
+	}
+	q, ok := c.qps.Load(uint32(number))
+	if !ok {
+		return nil
+	}
+	x.last = q
+	return q
+}
+
+// pollEfa is Poll for efa. A completion is matched with its request by the ID in it. It drops completions of QPs that
+// were closed or reset, and those of successful requests without SendSignaled: the device completes every request.
+func (c *CQ) pollEfa(wcs []WC) (n int, err error) {
+	x := c.efa
+	x.mu.Lock()
+	for n < len(wcs) && x.bad == nil {
+		e, ok := x.ring.Next()
+		if !ok {
+			break
+		}
+		if q := x.qp(c, e.QPN()); q != nil && c.takeEfa(q, e, &wcs[n]) {
+			n++
+		}
+	}
+	x.ring.Release()
+	if n == 0 {
+		err, x.bad = x.bad, nil
+	}
+	x.mu.Unlock()
+	if c.closed.Load() { // the ring may have been unmapped before it was read
+		return 0, c.errClosed()
+	}
+	return n, err
+}
+
+// takeEfa takes a completion of a QP, and reports whether the program gets it.
+func (c *CQ) takeEfa(q *QP, e efa.CQE, wc *WC) bool {
+	code := e.Status()
+	*wc = WC{VendorErr: uint32(code), QPN: q.qpn}
+	if code != efa.StatusOK {
+		wc.Status = efaDriver{}.verbsStatus(code)
+	}
+	ok, stale := false, false
+	switch kind := e.Kind(); {
+	case kind == efa.KindSend && q.sendCQ == c:
+		var op efa.Op
+		if wc.ID, op, wc.ByteLen, ok = q.efa.sq.Complete(e.ReqID()); ok {
+			if op&efa.Quiet != 0 && wc.Status == WCSuccess {
+				return false
+			}
+			wc.Opcode = WROpcode(op &^ efa.Quiet).completed()
+			return true
+		}
+		stale = q.efa.sq.Stale(e.ReqID())
+	case kind == efa.KindRecv && q.recvCQ == c && !e.Unsolicited():
+		wc.Opcode = WCRecv
+		if code == efa.StatusOK {
+			c.receivedEfa(e, wc)
+		}
+		if wc.ID, ok = q.efa.rq.Complete(e.ReqID()); ok {
+			return true
+		}
+		stale = q.efa.rq.Stale(e.ReqID())
+	}
+	if !stale {
+		c.efa.bad = fmt.Errorf("%w: a completion of QP %d is for no request that was posted: request ID %#x, status %d", ErrCQOverrun, q.qpn, e.ReqID(), code)
+	}
+	return false
+}
+
+// receivedEfa fills in what a receive says of the message. The entry must be read before its request is taken.
+func (c *CQ) receivedEfa(e efa.CQE, wc *WC) {
+	s := e.Source()
+	wc.ByteLen, wc.SrcQP, wc.SLID = s.Length, uint32(s.QPN), s.AH
+	if e.IsWrite() {
+		wc.Opcode = WCRecvRDMAWrite
+	}
+	if e.HasImm() {
+		wc.Imm, wc.Flags = s.Imm, WCWithImm
+	}
+}
+
+// completed returns the operation of a completion for that of a request.
+func (o WROpcode) completed() WCOpcode {
+	switch o {
+	case WRRDMAWrite, WRRDMAWriteWithImm:
+		return WCRDMAWrite
+	case WRRDMARead:
+		return WCRDMARead
+	}
+	return WCSend
+}
+
+// armEfa arms the CQ for any completion: the device does not know which messages are solicited.
+func (c *CQ) armEfa() error {
+	x := c.efa
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for ; x.told != x.events.Load(); x.told++ {
+		x.ring.Event()
+	}
+	x.ring.Arm()
+	return nil
+}
+
+func (efaDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
+	if q.efa == nil || q.efa.sq == nil {
+		return sentWR{}, false
+	}
+	i, ok := q.efa.sq.Find(id)
+	s := sentWR{op: WROpcode(i.Op &^ efa.Quiet), length: i.Length, sges: efaSGEs(i.SGEs), qpn: uint32(i.Peer.QPN), raddr: i.RemoteAddr, rkey: i.RKey}
+	return s, ok
+}
+
+func (efaDriver) findReceive(q *QP, id uint64) ([]SGE, bool) {
+	if q.efa == nil || q.efa.rq == nil {
+		return nil, false
+	}
+	sges, ok := q.efa.rq.Find(id)
+	return efaSGEs(sges), ok
+}
+
+// efaSGEs converts the memory of a request.
+func efaSGEs(all []efa.SGEInfo) (sges []SGE) {
+	for _, e := range all {
+		sges = append(sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
+	}
+	return sges
+}
+
+func (efaDriver) postedRecvs(q *QP) int { return q.efa.rq.Posted() }
