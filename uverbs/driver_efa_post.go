@@ -229,12 +229,12 @@ func (c *CQ) takeEfa(q *QP, e efa.CQE, wc *WC) bool {
 	switch kind := e.Kind(); {
 	case kind == efa.KindSend && q.sendCQ == c:
 		var op efa.Op
-		if wc.ID, op, wc.ByteLen, ok = q.efa.sq.Complete(e.ReqID()); ok {
-			if op&efa.Quiet != 0 && wc.Status == WCSuccess {
-				return false
+		var length uint32
+		if wc.ID, op, length, ok = q.efa.sq.Complete(e.ReqID()); ok {
+			if wc.Opcode = WROpcode(op &^ efa.Quiet).completed(); wc.Opcode == WCRDMARead {
+				wc.ByteLen = length
 			}
-			wc.Opcode = WROpcode(op &^ efa.Quiet).completed()
-			return true
+			return op&efa.Quiet == 0 || wc.Status != WCSuccess
 		}
 		stale = q.efa.sq.Stale(e.ReqID())
 	case kind == efa.KindRecv && q.recvCQ == c && !e.Unsolicited():

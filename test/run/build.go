@@ -55,6 +55,7 @@ var testPackages = map[string]string{
 	"s3rdma":      "cm/s3rdma",
 	"s3sdk":       "test/s3sdk",
 	"softrxe":     "test/suites/softrxe",
+	"srd":         "test/srd",
 	"strangers":   "cm/internal/strangers",
 	"switches":    "test/suites/switches",
 	"trace":       "uverbs/trace",

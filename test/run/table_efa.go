@@ -1,20 +1,22 @@
 package main
 
-// efaSuite is the suite on modelled EFA cards, which this project's library has no driver for.
+// efaSuite is the suite on modelled EFA cards.
 func (c *config) efaSuite() suite {
 	env := []string{guest, "GOVERBS_EFA=1"}
+	srd := only("srd", "TestMany", "TestUD", "TestRDMA", "TestFailures", "TestFull", "TestInline", "TestWait", "TestReset")
 	model := func(name, kernel, device string) step {
 		return step{
 			name: name, kernel: kernel, device: device, with: append(pyverbs[:4:4], "perftest", "rdma-core", "coreutils"), env: env,
 			// The driver is unloaded last.
-			programs: []program{only("pyverbs", "TestEFA"), only("control", "TestEFA"), only("control", "TestEFAReload")},
+			programs: []program{srd, only("pyverbs", "TestEFA"), only("control", "TestEFA"), only("control", "TestEFAReload")},
 		}
 	}
 	newest := model("newest", "latest", "efa")
 	newest.flags, newest.with, newest.env = []string{"-with-suite", "sid"}, append(newest.with, "iproute2"), append(env[:2:2], "GOVERBS_EFA_NEWEST=1")
 	return suite{
-		name: "efa", doc: "rdma-core's and libfabric's programs on a modelled EFA card: what fails there is the model's fault",
+		name: "efa", doc: "the verbs on modelled EFA cards, and rdma-core's and libfabric's programs: what fails there is the model's fault",
 		steps: []step{
+			{name: "verbs", kernel: "latest", device: "efa", env: env, programs: []program{{name: "srd.test"}}},
 			model("model", "", "efa"), newest, model("6.12", "6.12", "efa"),
 			model("first", "", "efa,personality=first"), model("batch", "", "efa,personality=batch"), model("read", "", "efa,personality=read"),
 			{

@@ -1,0 +1,384 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
+)
+
+// end is a QP on a modelled card, with all that it needs.
+type end struct {
+	dev *uverbs.Device
+	pd  *uverbs.PD
+	cq  *uverbs.CQ
+	qp  *uverbs.QP
+	mr  *uverbs.MR
+	ah  *uverbs.AH // of the other end
+	to  uverbs.SendWR
+}
+
+// pair makes two ends, on a card each, that send to each other. The memory has the rights that the card permits.
+func pair(t *testing.T, o uverbs.QPOptions) (a, b *end) {
+	t.Helper()
+	testenv.Boot(t, "GOVERBS_EFA", "efa/verbs")
+	o.Type = max(o.Type, ib.UD)
+	one := func(name string) *end {
+		e := &end{dev: value(uverbs.Open(name, uverbs.OpenOptions{}))(t)}
+		t.Cleanup(func() {
+			if err := e.dev.CloseAll(); err != nil {
+				t.Error(err)
+			}
+		})
+		e.pd = value(e.dev.AllocPD())(t)
+		e.cq = value(e.dev.CreateCQ(uverbs.CQOptions{Size: 1024, Events: !testenv.CardIs("no-eqs")}))(t)
+		q := o
+		q.SendCQ, q.RecvCQ = e.cq, e.cq
+		e.qp = value(e.pd.CreateQP(q))(t)
+		testenv.Must(t, e.qp.ReadyUD(qkey))
+		access := uverbs.AccessLocalWrite
+		for _, right := range []uverbs.Access{uverbs.AccessRemoteRead, uverbs.AccessRemoteWrite} {
+			if mr, err := e.pd.RegSlice(make([]byte, 1), access|right); err == nil {
+				access |= right
+				testenv.Must(t, mr.Close())
+			} else if !errors.Is(err, errors.ErrUnsupported) {
+				t.Fatal(err)
+			}
+		}
+		e.mr = value(e.pd.RegMR(value(uverbs.AllocBuffer(2<<20, uverbs.BufferOptions{}))(t), uverbs.MROptions{Access: access}))(t)
+		return e
+	}
+	a, b = one("efa_0"), one("efa_1")
+	a.knows(t, b)
+	b.knows(t, a)
+	return a, b
+}
+
+// knows creates the AH for the other end.
+func (e *end) knows(t *testing.T, other *end) {
+	t.Helper()
+	remote := value(other.qp.Endpoint())(t)
+	e.ah = value(e.pd.CreateAH(value(e.qp.PathTo(remote))(t)))(t)
+	e.to = uverbs.SendWR{Opcode: uverbs.WRSend, AH: e.ah, RemoteQPN: remote.QPN, RemoteQKey: qkey, Flags: uverbs.SendSignaled, RemoteAddr: other.mr.Addr(), RKey: other.mr.RKey()}
+}
+
+// poll returns n completions.
+func (e *end) poll(t *testing.T, n int) []uverbs.WC {
+	t.Helper()
+	wcs, got := make([]uverbs.WC, n), 0
+	for limit := time.Now().Add(time.Minute); got < n; {
+		k, err := e.cq.Poll(wcs[got:])
+		testenv.Must(t, err)
+		if got += k; time.Now().After(limit) {
+			t.Fatalf("%d completions of %d", got, n)
+		}
+	}
+	return wcs
+}
+
+// one posts a request and returns its completion.
+func (e *end) one(t *testing.T, wr uverbs.SendWR) uverbs.WC {
+	t.Helper()
+	testenv.Must(t, e.qp.PostSend(wr))
+	return e.poll(t, 1)[0]
+}
+
+// TestMany: of messages that complete in any order each arrives once, as it was sent, and each request with
+// SendSignaled completes once, with its own ID; others do not.
+func TestMany(t *testing.T) {
+	const rounds, batch, size = 40, 15, 256
+	a, b := pair(t, uverbs.QPOptions{Type: ib.SRD})
+	sent, seen := uint64(0), map[uint64]bool{}
+	for range rounds {
+		for i := range batch {
+			testenv.Must(t, b.qp.PostRecv(uint64(i), b.mr.SGE(i*size, size)))
+		}
+		var wrs []uverbs.SendWR
+		var want, done []uint64
+		for i := range batch {
+			wr := a.to
+			wr.ID, wr.Opcode, wr.Imm, wr.SGL = sent, uverbs.WRSendWithImm, uint32(sent), []uverbs.SGE{a.mr.SGE(i*size, 8+i)}
+			if binary.LittleEndian.PutUint64(a.mr.Bytes()[i*size:], sent); i%3 != 0 {
+				wr.Flags = 0
+			} else {
+				want = append(want, sent)
+			}
+			wrs, sent = append(wrs, wr), sent+1
+		}
+		testenv.Must(t, a.qp.PostSend(wrs...))
+		for _, wc := range b.poll(t, batch) {
+			n := binary.LittleEndian.Uint64(b.mr.Bytes()[int(wc.ID)*size:])
+			if err := wc.Err(); err != nil || seen[n] || n >= sent || uint32(n) != wc.Imm || wc.Flags != uverbs.WCWithImm || wc.Opcode != uverbs.WCRecv ||
+				int(wc.ByteLen) != 8+int(n%batch) || wc.SrcQP != a.qp.QPN() || wc.QPN != b.qp.QPN() {
+				t.Fatalf("message %d arrives as %+v: %v", n, wc, err)
+			}
+			seen[n] = true
+		}
+		for _, wc := range a.poll(t, len(want)) {
+			if wc.Err() != nil || wc.Opcode != uverbs.WCSend || wc.QPN != a.qp.QPN() {
+				t.Fatalf("a send completes as %+v", wc)
+			}
+			done = append(done, wc.ID)
+		}
+		if slices.Sort(done); !slices.Equal(done, want) {
+			t.Fatalf("requests %d complete, want %d", done, want)
+		}
+	}
+	if n, err := a.cq.Poll(make([]uverbs.WC, 1)); n != 0 || err != nil {
+		t.Errorf("%d completions more, %v", n, err)
+	}
+}
+
+// TestUD sends datagrams, of which the card loses some, until one has arrived.
+func TestUD(t *testing.T) {
+	const grh = 40
+	a, b := pair(t, uverbs.QPOptions{Type: ib.UD, MaxSendSGE: 2})
+	copy(a.mr.Bytes(), "datagram")
+	a.to.SGL = []uverbs.SGE{a.mr.SGE(0, 3), a.mr.SGE(3, 5)}
+	wcs := make([]uverbs.WC, 1)
+	for range 20 {
+		testenv.Must(t, b.qp.PostRecv(1, b.mr.SGE(0, 4096)))
+		for n := 0; n == 0; n = value(b.cq.Poll(wcs))(t) {
+			if wc := a.one(t, a.to); wc.Err() != nil {
+				t.Fatal(a.qp.Err(&wc))
+			}
+		}
+		if wc := wcs[0]; wc.Err() != nil || wc.ByteLen != grh+8 || wc.SrcQP != a.qp.QPN() || string(b.mr.Bytes()[grh:grh+8]) != "datagram" {
+			t.Errorf("the datagram arrives as %+v, %q", wc, b.mr.Bytes()[:grh+8])
+		}
+	}
+	read := a.to
+	read.Opcode = uverbs.WRRDMARead
+	if err := a.qp.PostSend(read); !errors.Is(err, uverbs.ErrOpcode) {
+		t.Errorf("READ of a UD QP: %v", err)
+	}
+}
+
+// TestRDMA reads and writes memory of the peer, or is refused if the card cannot.
+func TestRDMA(t *testing.T) {
+	a, b := pair(t, uverbs.QPOptions{Type: ib.SRD})
+	for i := range b.mr.Bytes() {
+		b.mr.Bytes()[i] = byte(i * 7)
+	}
+	for _, size := range []int{1, 4096, 1 << 20} {
+		for _, c := range []struct {
+			op   uverbs.WROpcode
+			lack string
+			want uverbs.WCOpcode
+		}{{uverbs.WRRDMARead, "no-read", uverbs.WCRDMARead}, {uverbs.WRRDMAWrite, "no-write", uverbs.WCRDMAWrite}, {uverbs.WRRDMAWriteWithImm, "no-write", uverbs.WCRDMAWrite}} {
+			wr := a.to
+			wr.ID, wr.Opcode, wr.Imm, wr.SGL = uint64(size), c.op, 5, []uverbs.SGE{a.mr.SGE(0, size)}
+			if c.op != uverbs.WRRDMARead { // the kernel of Linux 6.1 does not know that cards can
+				wr.RemoteAddr += 1 << 20
+			}
+			err := a.qp.PostSend(wr)
+			if testenv.CardIs(c.lack) || testenv.Kernel(t)[0] == 6 && testenv.Kernel(t)[1] == 1 && c.lack == "no-write" {
+				if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), c.op.String()) {
+					t.Errorf("%s on a card that cannot: %v", c.op, err)
+				}
+				continue
+			}
+			if c.op == uverbs.WRRDMAWriteWithImm {
+				testenv.Must(t, b.qp.PostRecv(9, b.mr.SGE(0, 1)))
+			}
+			testenv.Must(t, err)
+			if wc := a.poll(t, 1)[0]; wc.Err() != nil || wc.ID != uint64(size) || wc.Opcode != c.want {
+				t.Fatalf("%s of %d bytes completes as %+v: %v", c.op, size, wc, a.qp.Err(&wc))
+			}
+			there := b.mr.Bytes()[wr.RemoteAddr-a.to.RemoteAddr:][:size]
+			if !bytes.Equal(a.mr.Bytes()[:size], there) {
+				t.Errorf("%s of %d bytes has other bytes", c.op, size)
+			}
+			if c.op == uverbs.WRRDMAWriteWithImm {
+				if wc := b.poll(t, 1)[0]; wc.Err() != nil || wc.ID != 9 || wc.Opcode != uverbs.WCRecvRDMAWrite || wc.Imm != 5 || int(wc.ByteLen) != size {
+					t.Errorf("the peer's completion is %+v", wc)
+				}
+			}
+		}
+	}
+}
+
+// TestFailures: a request that fails says why, and leaves the QP as it is.
+func TestFailures(t *testing.T) {
+	a, b := pair(t, uverbs.QPOptions{Type: ib.SRD})
+	a.to.SGL = []uverbs.SGE{a.mr.SGE(0, 64)}
+	change := func(f func(*uverbs.SendWR)) uverbs.SendWR {
+		wr := a.to
+		wr.SGL = slices.Clone(wr.SGL)
+		f(&wr)
+		return wr
+	}
+	cases := map[string]struct {
+		wr     uverbs.SendWR
+		status uverbs.WCStatus
+		text   string
+	}{
+		"QP that does not exist": {change(func(w *uverbs.SendWR) { w.RemoteQPN ^= 0x80 }), uverbs.WCRemInvRDReqErr, "the peer has no such QP"},
+		"wrong Q_Key":            {change(func(w *uverbs.SendWR) { w.RemoteQKey++ }), uverbs.WCRemInvRDReqErr, "compare RemoteQPN and RemoteQKey"},
+		"wrong lkey":             {change(func(w *uverbs.SendWR) { w.SGL[0].LKey ^= 0x800 }), uverbs.WCLocProtErr, "lkey"},
+		"outside the MR":         {change(func(w *uverbs.SendWR) { w.SGL[0].Addr += 4 << 20 }), uverbs.WCLocProtErr, "outside its MR"},
+	}
+	if !testenv.CardIs("no-read") {
+		cases["wrong rkey"] = struct {
+			wr     uverbs.SendWR
+			status uverbs.WCStatus
+			text   string
+		}{change(func(w *uverbs.SendWR) { w.Opcode, w.RKey = uverbs.WRRDMARead, w.RKey^0x800 }), uverbs.WCRemAccessErr, "rkey"}
+	}
+	for name, c := range cases {
+		wc := a.one(t, c.wr)
+		if err := a.qp.Err(&wc); wc.Status != c.status || !errors.Is(err, c.status) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: status %s, %v; want %s with %q", name, wc.Status, err, c.status, c.text)
+		}
+		testenv.Must(t, b.qp.PostRecv(1, b.mr.SGE(0, 64)))
+		if wc := a.one(t, a.to); wc.Err() != nil {
+			t.Errorf("after %s a send fails: %v", name, a.qp.Err(&wc))
+		}
+		b.poll(t, 1)
+	}
+	if testenv.CardIs("no-read") {
+		return
+	}
+	testenv.Must(t, b.ah.Close())
+	wc := a.one(t, change(func(w *uverbs.SendWR) { w.Opcode = uverbs.WRRDMARead }))
+	if err := a.qp.Err(&wc); wc.Status != uverbs.WCRemOpErr || !strings.Contains(err.Error(), "the peer has no AH for this side") {
+		t.Errorf("READ from a peer without an AH: %v", err)
+	}
+}
+
+// TestFull: a queue takes as many requests as it has, whichever complete, and batches are all or nothing.
+func TestFull(t *testing.T) {
+	a, b := pair(t, uverbs.QPOptions{Type: ib.SRD, MaxSendWR: 16})
+	depth := a.qp.Caps().MaxSendWR
+	a.to.SGL = []uverbs.SGE{a.mr.SGE(0, 8)}
+	for range 3 { // without a receive a message waits for ever
+		for range depth {
+			testenv.Must(t, a.qp.PostSend(a.to))
+		}
+		if err := a.qp.PostSend(a.to); err != uverbs.ErrQueueFull {
+			t.Errorf("one more than %d: %v", depth, err)
+		}
+		for range depth {
+			testenv.Must(t, b.qp.PostRecv(1, b.mr.SGE(0, 8)))
+		}
+		a.poll(t, depth)
+		b.poll(t, depth)
+	}
+}
+
+// TestInline sends data that the request itself has, of all lengths.
+func TestInline(t *testing.T) {
+	for _, asked := range []int{1, 33} {
+		most := 80
+		if asked == 1 {
+			most = 32
+		} else if v := testenv.Kernel(t); testenv.CardIs("no-wide-data") || v[0] < 7 {
+			continue
+		}
+		a, b := pair(t, uverbs.QPOptions{Type: ib.SRD, MaxInline: asked})
+		if got := a.qp.Caps().MaxInline; got != most {
+			t.Fatalf("MaxInline is %d, want %d", got, most)
+		}
+		data := bytes.Repeat([]byte("0123456789"), 9)
+		for n := 1; n <= most; n++ {
+			testenv.Must(t, b.qp.PostRecv(1, b.mr.SGE(0, 4096)))
+			wr := a.to
+			wr.Inline = data[:n]
+			if wc := a.one(t, wr); wc.Err() != nil {
+				t.Fatalf("%d bytes: %v", n, a.qp.Err(&wc))
+			}
+			if wc := b.poll(t, 1)[0]; int(wc.ByteLen) != n || string(b.mr.Bytes()[:n]) != string(data[:n]) {
+				t.Errorf("%d bytes arrive as %d, %q", n, wc.ByteLen, b.mr.Bytes()[:n])
+			}
+		}
+		wr := a.to
+		if wr.Inline = data[:most+1]; !errors.Is(a.qp.PostSend(wr), uverbs.ErrInlineTooLong) {
+			t.Errorf("%d bytes are not too many", most+1)
+		}
+		wr.Opcode, wr.Inline = uverbs.WRRDMAWrite, data[:most]
+		switch err := a.qp.PostSend(wr); {
+		case asked == 1 && (err == nil || !strings.Contains(err.Error(), "RDMA_WRITE") && !strings.Contains(err.Error(), "MaxInline")):
+			t.Errorf("inline WRITE in a narrow request: %v", err)
+		case asked != 1:
+			testenv.Must(t, err)
+			if wc := a.poll(t, 1)[0]; wc.Err() != nil || string(b.mr.Bytes()[:most]) != string(data[:most]) {
+				t.Errorf("inline WRITE: %v, %q", a.qp.Err(&wc), b.mr.Bytes()[:most])
+			}
+		}
+	}
+}
+
+// TestWait sleeps until a message comes, again and again.
+func TestWait(t *testing.T) {
+	a, b := pair(t, uverbs.QPOptions{Type: ib.SRD})
+	a.to.SGL = []uverbs.SGE{a.mr.SGE(0, 8)}
+	if testenv.CardIs("no-eqs") {
+		if _, err := a.dev.CreateCQ(uverbs.CQOptions{Events: true}); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("a CQ with events on a card without: %v", err)
+		}
+		return
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	wcs := make([]uverbs.WC, 4)
+	for i := range 50 {
+		testenv.Must(t, b.qp.PostRecv(uint64(i), b.mr.SGE(0, 8)))
+		done := make(chan error, 1)
+		go func() {
+			n, err := b.cq.Wait(ctx, wcs)
+			if err == nil && (n != 1 || wcs[0].ID != uint64(i)) {
+				err = errors.New("another completion")
+			}
+			done <- err
+		}()
+		if i%2 == 0 { // mostly the other one sleeps by then
+			time.Sleep(time.Millisecond)
+		}
+		testenv.Must(t, a.qp.PostSend(a.to))
+		testenv.Must(t, <-done)
+		a.poll(t, 1)
+	}
+}
+
+// TestReset: after a reset nothing of before completes, and the QP serves as a new one does.
+func TestReset(t *testing.T) {
+	a, b := pair(t, uverbs.QPOptions{Type: ib.SRD})
+	a.to.SGL = []uverbs.SGE{a.mr.SGE(0, 8)}
+	for i := range 5 {
+		for range 3 + i { // they wait for receives
+			testenv.Must(t, a.qp.PostSend(a.to))
+		}
+		testenv.Must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
+		testenv.Must(t, a.qp.ReadyUD(qkey))
+		if attr := value(a.qp.Query())(t); attr.State != ib.QPRTS || attr.QKey != qkey || attr.Caps != a.qp.Caps() {
+			t.Errorf("after the reset the QP is %+v", attr)
+		}
+		testenv.Must(t, b.qp.PostRecv(7, b.mr.SGE(0, 8)))
+		a.to.ID = uint64(i)
+		if wc := a.one(t, a.to); wc.Err() != nil || wc.ID != uint64(i) {
+			t.Errorf("after a reset a send completes as %+v: %v", wc, a.qp.Err(&wc))
+		}
+		b.poll(t, 1)
+	}
+	testenv.Must(t, b.qp.PostRecv(8, b.mr.SGE(0, 8)), b.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
+	if wc := b.poll(t, 1)[0]; wc.Status != uverbs.WCWRFlushErr || wc.ID != 8 || wc.Opcode != uverbs.WCRecv || !strings.Contains(b.qp.Err(&wc).Error(), "by Modify") {
+		t.Errorf("a receive of a QP in ERR completes as %+v: %v", wc, b.qp.Err(&wc))
+	}
+}
+
+// value ends a test on an error.
+func value[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		testenv.Must(t, err)
+		return v
+	}
+}
