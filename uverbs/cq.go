@@ -229,7 +229,7 @@ func (c *CQ) unusable() error {
 func (c *CQ) Notify() error { return c.notify(false) }
 
 // NotifySolicited arms the CQ for failed completions and for receives that the sender marked
-// [SendSolicited]. siw raises an event for any completion. The kernel's rxe raises none for most failed
+// [SendSolicited]. siw and efa raise an event for any completion. The kernel's rxe raises none for most failed
 // completions, so a program on rxe uses [CQ.Notify] if it has to notice errors.
 func (c *CQ) NotifySolicited() error { return c.notify(true) }
 

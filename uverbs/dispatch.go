@@ -347,13 +347,13 @@ func (c *CQ) raised() {
 	}
 }
 
-// queueLimits returns the limits of queues that the device has beside those of DeviceAttr, 0 for none.
-func (d *Device) queueLimits() (l struct{ MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE uint32 }) {
+// queueLimits returns the largest sizes of the queues of a QP: its own, or those of DeviceAttr.
+func (d *Device) queueLimits() QPCaps {
 	if d.efa != nil {
-		l.MaxSendWR, l.MaxRecvWR = d.efa.MaxSends, d.efa.MaxRecvs
-		l.MaxSendSGE, l.MaxRecvSGE = uint32(d.efa.MaxSendSGE), uint32(d.efa.MaxRecvSGE)
+		return d.efa.queueLimits()
 	}
-	return l
+	wr, sge := int(d.attr.MaxQPWR), int(d.attr.MaxSGE)
+	return QPCaps{MaxSendWR: wr, MaxRecvWR: wr, MaxSendSGE: sge, MaxRecvSGE: sge}
 }
 
 // lackingOps adds the operations that the device does not have, although the driver has them.

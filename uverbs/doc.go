@@ -135,6 +135,12 @@
 // Received data begins with a header of [GRHSize] bytes, see [ParseGRH]. [QP.AttachMulticast]
 // receives the datagrams of a multicast group.
 //
+// An SRD queue pair, of type [ib.SRD], exists on the Elastic Fabric Adapter of AWS (efa). Its requests name their
+// peer as datagrams do, by an AH, a QP number and a Q_Key, and are reliable: SEND and, where the adapter has them,
+// RDMA READ and WRITE. They take effect and complete in any order, and nothing is written before a received message.
+// RDMA needs an AH on both sides. A request that fails leaves the QP as it is. [QP.ReadyUD] makes it ready,
+// [QP.Endpoint] is what the peer needs, and [QP.PathTo] returns the attributes of the AH.
+//
 // Package uverbs/mlx5 has what only ConnectX has: the dynamically connected transport (DC), with which one
 // QP of type [ib.DCI] sends reliably to any number of QPs of type [ib.DCT], and commands to the firmware.
 //
@@ -228,9 +234,10 @@
 //
 // # Drivers
 //
-// The library supports the drivers rxe (Soft-RoCE), mlx5 (ConnectX) and siw (soft iWARP) of Linux
-// 5.10 and later, on 64-bit little-endian machines. The section "Differences" in the documentation
-// of the packages mmio/rxe, mmio/mlx5 and mmio/siw lists where they behave differently.
+// The library supports the drivers rxe (Soft-RoCE), mlx5 (ConnectX), siw (soft iWARP) and efa (Elastic
+// Fabric Adapter of AWS) of Linux 5.10 and later, on 64-bit little-endian machines. The section "Differences"
+// in the documentation of the packages mmio/rxe, mmio/mlx5, mmio/siw and mmio/efa lists where they behave
+// differently.
 //
 // # What is left out
 //

@@ -71,6 +71,11 @@ type (
 // has reports whether the device has capabilities.
 func (x *efaContext) has(c efa.Cap) bool { return x.Caps&c == c }
 
+// queueLimits returns the largest sizes of queues. QUERY_DEVICE has the smaller one of both directions.
+func (x *efaContext) queueLimits() QPCaps {
+	return QPCaps{MaxSendWR: int(x.MaxSends), MaxRecvWR: int(x.MaxRecvs), MaxSendSGE: int(x.MaxSendSGE), MaxRecvSGE: int(x.MaxRecvSGE)}
+}
+
 // generation returns a number that differs from that of the queues made before.
 func (x *efaContext) generation() uint16 { return uint16(x.made.Add(1)) }
 

@@ -144,7 +144,7 @@ type efaStatus struct {
 	text   string
 }
 
-// efaStatuses are the statuses of completions (efa_io_comp_status). Their statuses of verbs are those of libefa.
+// efaStatuses are the statuses of completions (efa_io_comp_status), with the statuses of verbs that libefa makes of them.
 var efaStatuses = [...]efaStatus{
 	efa.StatusFlushed:         {WCWRFlushErr, false, "flushed, as the QP was destroyed or is in an error state"},
 	efa.StatusInternalError:   {WCLocQPOpErr, true, "internal error of the QP"},

@@ -23,9 +23,9 @@ type SendWR struct {
 	Swap           uint64 // Swap is the value that a compare and swap stores.
 	InvalidateRKey uint32 // InvalidateRKey is the key that SEND_WITH_INV and LOCAL_INV invalidate.
 
-	AH         *AH    // AH is the address of the peer, for datagrams and for DCIs.
-	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams, or that of a group, [ib.MulticastQPN]; for DCIs the number of the DCT.
-	RemoteQKey uint32 // RemoteQKey is the peer's Q_Key, for datagrams.
+	AH         *AH    // AH is the address of the peer, for datagrams, SRD and DCIs.
+	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams and SRD, or that of a group, [ib.MulticastQPN]; for DCIs the number of the DCT.
+	RemoteQKey uint32 // RemoteQKey is the peer's Q_Key, for datagrams and SRD.
 	RemoteSRQN uint32 // RemoteSRQN is the number of the peer's SRQ, for XRCSend.
 
 	Bind BindInfo // Bind are the arguments of BIND_MW. RKey is the window's new key; 0 means IncRKey of the current one.

@@ -178,23 +178,23 @@ func (o *QPOptions) checkQueues(d *Device) error {
 	if !o.hasSendQueue() {
 		noSend = "without a SendCQ"
 	}
-	own := d.queueLimits()
+	most := d.queueLimits()
 	for _, f := range []struct {
 		name  string
 		given int
-		limit uint32
+		limit int
 		what  string
 		none  string // why there is no such queue
 	}{
-		{"MaxSendWR", o.MaxSendWR, orDefault(own.MaxSendWR, d.attr.MaxQPWR), "max_qp_wr", noSend},
-		{"MaxRecvWR", o.MaxRecvWR, orDefault(own.MaxRecvWR, d.attr.MaxQPWR), "max_qp_wr", noRecv},
-		{"MaxSendSGE", o.MaxSendSGE, orDefault(own.MaxSendSGE, d.attr.MaxSGE), "max_sge", noSend},
-		{"MaxRecvSGE", o.MaxRecvSGE, orDefault(own.MaxRecvSGE, d.attr.MaxSGE), "max_sge", noRecv},
+		{"MaxSendWR", o.MaxSendWR, most.MaxSendWR, "max_qp_wr", noSend},
+		{"MaxRecvWR", o.MaxRecvWR, most.MaxRecvWR, "max_qp_wr", noRecv},
+		{"MaxSendSGE", o.MaxSendSGE, most.MaxSendSGE, "max_sge", noSend},
+		{"MaxRecvSGE", o.MaxRecvSGE, most.MaxRecvSGE, "max_sge", noRecv},
 	} {
 		switch {
 		case f.none != "" && f.given != 0:
 			return argErr("CreateQP", f.name, f.given, "0 %s", f.none)
-		case f.none == "" && (f.given < 1 || f.given > int(f.limit)):
+		case f.none == "" && (f.given < 1 || f.given > f.limit):
 			return argErr("CreateQP", f.name, f.given, "1 to %d (%s of %s)", f.limit, f.what, d.Name())
 		}
 	}

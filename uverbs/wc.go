@@ -169,10 +169,10 @@ type WC struct {
 	ByteLen         uint32   // ByteLen is the number of bytes received, or read by an RDMA READ.
 	Imm             uint32   // Imm is the immediate value, in host byte order, if Flags has WCWithImm.
 	QPN             uint32   // QPN is the number of the local QP; 0 for a receive of a WQ.
-	SrcQP           uint32   // SrcQP is the number of the remote QP (UD).
+	SrcQP           uint32   // SrcQP is the number of the remote QP (UD, SRD).
 	Flags           WCFlags  // Flags say which optional fields are valid, see the constants.
 	PKeyIndex       uint16   // PKeyIndex is 0. It has a meaning on QP 1 alone, which the kernel keeps; a QP receives in its own partition only.
-	SLID            uint16   // SLID is the source LID (UD on InfiniBand); 0 on Ethernet.
+	SLID            uint16   // SLID is the source LID (UD on InfiniBand); 0 on Ethernet. On efa it is the device's number of an AH for the sender, or 0xffff.
 	SL              uint8    // SL is the service level (UD). On RoCE it is the priority of the VLAN tag, and 0 without a tag.
 	PathBits        uint8    // PathBits are the low bits of the destination LID (UD).
 	VLAN            uint16   // VLAN is the tag that the device removed from a frame, if Flags has WCWithVLAN: the VLAN in bits 0 to 11, the priority in bits 13 to 15.

@@ -34,7 +34,9 @@
 //
 //   - A place in the send or receive queue is free when as many requests have completed as were posted
 //     before, whichever they are.
-//   - Every request has a completion.
+//   - Every request has a completion. That of a successful one with the flag Quiet is for package uverbs alone, which
+//     drops it: a program gets none, as on other devices without SendSignaled. It takes a place in the CQ all the
+//     same, so that a CQ must be as large as all queues that use it, and it raises an event.
 //   - A receive needs a scatter/gather entry. libefa accepts one without, and writes nothing: it never
 //     completes. Whether devices accept an entry of 0 bytes without a key is not documented.
 //   - An entry of a receive counts for at most 65,535 bytes, as in libefa; no message is as long.
