@@ -141,7 +141,7 @@ func (c *client) netlinkUverbs(name string) (d Device, cd CharDev, ok bool) {
 	for _, b := range replies {
 		if d, err = decodeDevice(b); err == nil && d.Name == name {
 			cd, err = s.charDev(clientUverbs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, d.Index))
-			d.DriverID = cd.DriverID
+			d.setDriver(cd.DriverID)
 			return d, cd, err == nil
 		}
 	}

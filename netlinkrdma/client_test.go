@@ -45,6 +45,36 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+// TestEFA: the kernel reports neither a protocol nor a LID nor a network interface of an EFA device.
+func TestEFA(t *testing.T) {
+	c := fakeClient(t, func(r request) []datagram {
+		switch r.cmd {
+		case abi.RDMA_NLDEV_CMD_GET:
+			return r.all(deviceReply(0, "efa_0", 1, nla(abi.RDMA_NLDEV_ATTR_DEV_NODE_TYPE, []byte{byte(ib.NodeUnspecified)})),
+				deviceReply(1, "other0", 1, nla(abi.RDMA_NLDEV_ATTR_DEV_NODE_TYPE, []byte{byte(ib.NodeUnspecified)})))
+		case abi.RDMA_NLDEV_CMD_PORT_GET:
+			return r.all(portReply("efa_0", 1))
+		}
+		driver := DriverEFA
+		if r.attrs.u32(abi.RDMA_NLDEV_ATTR_DEV_INDEX) == 1 {
+			driver = DriverUnknown
+		}
+		return r.one(charDevReply("uverbs0", nla(abi.RDMA_NLDEV_ATTR_UVERBS_DRIVER_ID, u32(uint32(driver)))))
+	})
+	devs, err := c.devices()
+	if err != nil || len(devs) != 2 || devs[0].Protocol != ProtocolEFA || devs[1].Protocol != "" {
+		t.Fatalf("%+v, %v: want protocol efa, and none", devs, err)
+	}
+	if d, _, err := c.uverbsByName("efa_0"); err != nil || d.Protocol != ProtocolEFA {
+		t.Errorf("by name: %+v, %v", d, err)
+	}
+	want := []Port{{Num: 1, State: ib.PortActive, PhysState: ib.PhysLinkUp, LinkLayer: ib.LinkLayerUnspecified}}
+	ports, err := c.ports(devs[0])
+	if diff := cmp.Diff(want, ports); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+}
+
 // TestUverbsByName: one is found at once, and otherwise the error is the same as for a search step
 // by step.
 func TestUverbsByName(t *testing.T) {

@@ -17,18 +17,27 @@ func nameOf(typ string, names []string, v int) string {
 	return fmt.Sprintf("%s(%d)", typ, v)
 }
 
-// Protocol is the protocol of a device, with the kernel's name. If the ports of a device differ, it
-// is the protocol of the first port.
+// Protocol is the protocol of a device, with the kernel's name if it has one. If the ports of a device
+// differ, it is the protocol of the first port.
 type Protocol string
 
-// The protocols. A device with a protocol of its own, such as EFA, has the empty string.
+// The protocols. A device with another protocol of its own has the empty string.
 const (
 	ProtocolIB    Protocol = "ib"    // InfiniBand
 	ProtocolOPA   Protocol = "opa"   // Omni-Path
 	ProtocolRoCE  Protocol = "roce"  // RDMA over Converged Ethernet
 	ProtocolIWARP Protocol = "iw"    // iWARP
 	ProtocolUSNIC Protocol = "usnic" // Cisco usNIC
+	ProtocolEFA   Protocol = "efa"   // AWS's Elastic Fabric Adapter, for which the kernel has no name
 )
+
+// setDriver sets the driver, which is all that tells the protocol of EFA.
+func (d *Device) setDriver(id DriverID) {
+	d.DriverID = id
+	if d.Protocol == "" && d.NodeType == ib.NodeUnspecified && id == DriverEFA {
+		d.Protocol = ProtocolEFA
+	}
+}
 
 // DeviceType is the purpose of a device that is part of another (enum
 // rdma_nl_dev_type).
@@ -114,7 +123,7 @@ func (c *client) netlinkDevices() ([]Device, error) {
 		if errors.As(err, &u) {
 			return nil, err
 		}
-		devs[i].DriverID = cd.DriverID
+		devs[i].setDriver(cd.DriverID)
 	}
 	return devs, nil
 }

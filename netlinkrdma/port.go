@@ -12,8 +12,9 @@ import (
 // Port is a snapshot of a port of a device. It is a plain value.
 //
 // The kernel does not report the link layer over netlink. It reports a LID for ports that use
-// InfiniBand or Omni-Path and for no others, so LinkLayer is InfiniBand for ports with a LID and
-// Ethernet for all others. This holds for each port, also on devices that mix both.
+// InfiniBand or Omni-Path and for no others, so LinkLayer is InfiniBand for ports with a LID,
+// unspecified for other ports of a device with [ib.NodeUnspecified], such as EFA, and Ethernet for the
+// rest. This holds for each port, also on devices that mix both.
 type Port struct {
 	Num         uint32       // Num is the port number, from 1.
 	State       ib.PortState // State is ib.PortActive if the port can be used.
@@ -140,8 +141,11 @@ func decodePort(b []byte, dev Device) (Port, error) {
 		SubnetPrefix: m.u64(abi.RDMA_NLDEV_ATTR_SUBNET_PREFIX),
 		CapFlags:     m.u64(abi.RDMA_NLDEV_ATTR_CAP_FLAGS),
 	}
-	if m.has(abi.RDMA_NLDEV_ATTR_LID) {
+	switch {
+	case m.has(abi.RDMA_NLDEV_ATTR_LID):
 		p.LinkLayer = ib.LinkLayerInfiniBand
+	case dev.NodeType == ib.NodeUnspecified:
+		p.LinkLayer = ib.LinkLayerUnspecified
 	}
 	name := m.name(abi.RDMA_NLDEV_ATTR_DEV_NAME)
 	if m.err != nil {

@@ -120,6 +120,7 @@ func sysfsDevice(fsys fs.FS, name string) (Device, error) {
 	}
 	if len(ports) > 0 {
 		dev.Protocol = sysfsProtocol(dev, d.text(fmt.Sprintf("ports/%d/link_layer", ports[0])))
+		dev.setDriver(dev.DriverID)
 	}
 	return dev, d.err
 }

@@ -109,6 +109,27 @@ func TestSysfsSubfunction(t *testing.T) {
 	}
 }
 
+// TestSysfsEFA: sysfs shows an EFA device as Linux 6.1 does.
+func TestSysfsEFA(t *testing.T) {
+	tree := fstest.MapFS{}
+	for name, content := range map[string]string{
+		"node_type": "7: unspecified\n", "node_guid": "0000:0000:0000:0000\n", "sys_image_guid": "0000:0000:0000:0000\n", "fw_ver": "0.0.0.0\n",
+		"device/uevent": "DRIVER=efa\nPCI_ID=1D0F:EFA2\n", "ports/1/link_layer": "Unspecified\n", "ports/1/state": "4: ACTIVE\n", "ports/1/phys_state": "5: LinkUp\n",
+	} {
+		tree["class/infiniband/efa_0/"+name] = &fstest.MapFile{Data: []byte(content)}
+	}
+	c := deafClient(unix.EACCES, tree)
+	want := []Device{{Name: "efa_0", NodeType: ib.NodeUnspecified, Protocol: ProtocolEFA, Firmware: "0.0.0.0", DriverID: DriverEFA, Ports: 1, FromSysfs: true}}
+	got, err := c.devices()
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Fatalf("%v\n%s", err, diff)
+	}
+	ports, err := c.ports(got[0])
+	if diff := cmp.Diff([]Port{{Num: 1, State: ib.PortActive, PhysState: ib.PhysLinkUp}}, ports); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+}
+
 func TestSysfsProtocol(t *testing.T) {
 	for _, tt := range []struct {
 		node      ib.NodeType
