@@ -13,6 +13,7 @@ const (
 	CodeRDMACM        Code = "rdma_cm"   // the connection manager of the kernel
 	CodeMemlock       Code = "memlock"   // the limit of locked memory
 	CodeVM            Code = "vm"        // settings of the kernel's memory
+	CodeGPU           Code = "gpu"       // whether memory of GPUs can be registered
 	CodeDevice        Code = "device"    // the driver of a device
 	CodeCharDev       Code = "chardev"   // its character device, and the right to open it
 	CodeOpen          Code = "open"      // whether it can be opened

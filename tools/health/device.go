@@ -61,6 +61,10 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 			all = append(all, m.checkAddress(dev.Name, *facts))
 			continue
 		}
+		if onEFA(info) {
+			all = append(all, checkEFAGID(dev.Name, *facts))
+			continue
+		}
 		all = append(all, m.checkMTU(dev.Name, *facts), m.checkGIDs(dev.Name, *facts))
 	}
 	ok, traffic := m.checkTraffic(ctx, info, known)
@@ -75,6 +79,10 @@ func (m *machine) checkTraffic(ctx context.Context, info uverbs.DeviceInfo, port
 	all := []Finding{f}
 	if !ok || m.noConnect {
 		return ok, all
+	}
+	if onEFA(info) {
+		ok, f := m.withoutCM(info.Name)
+		return ok, append(all, f)
 	}
 	for _, peer := range slices.Compact([]string{"", m.peer}) {
 		if ctx.Err() != nil {
@@ -116,7 +124,7 @@ func checkDriver(info uverbs.DeviceInfo, ports []netlinkrdma.Port) Finding {
 	for _, p := range ports {
 		name := p.Netdev
 		if name == "" {
-			name = "none, or in another network namespace"
+			name = choose(onEFA(info), "none, as on every EFA device", "none, or in another network namespace")
 		}
 		f.see("port %d: network interface %s", p.Num, name)
 	}
@@ -237,7 +245,7 @@ type portFacts struct {
 
 // elsewhere reports whether the network interface of the port itself is in another network namespace, or is none.
 func (p *portFacts) elsewhere() bool {
-	return p.NetdevIndex == 0 && p.LinkLayer != ib.LinkLayerInfiniBand
+	return p.NetdevIndex == 0 && p.LinkLayer == ib.LinkLayerEthernet
 }
 
 // checkPort looks at a port's state and its network interface. An interface of another network namespace is as good
@@ -245,7 +253,7 @@ func (p *portFacts) elsewhere() bool {
 func (m *machine) checkPort(info uverbs.DeviceInfo, p portFacts) Finding {
 	f := Finding{Code: CodePort, Device: info.Name, Port: int(p.Num)}
 	f.see("state %s, physical state %s, link layer %s", p.state, p.phys, p.LinkLayer)
-	ethernet, iface := p.LinkLayer != ib.LinkLayerInfiniBand, p.Netdev
+	ethernet, iface := p.LinkLayer == ib.LinkLayerEthernet, p.Netdev
 	if p.elsewhere() {
 		f.see("no network interface, or it is in another network namespace")
 		switch {
@@ -279,7 +287,11 @@ func (m *machine) checkPort(info uverbs.DeviceInfo, p portFacts) Finding {
 		f.fix("start a subnet manager in this fabric: systemctl start opensm")
 		return f.conclude(LevelError, "%s: it waits for a subnet manager", p.state)
 	}
-	f.fix("look after the cable and the switch's port")
+	if onEFA(info) {
+		f.fix("look for errors of the driver: dmesg | grep efa; then stop and start the instance, which moves it to other hardware")
+	} else {
+		f.fix("look after the cable and the switch's port")
+	}
 	return f.conclude(LevelError, "%s: there is no link", p.state)
 }
 
@@ -394,7 +406,7 @@ func (m *machine) checkFirewall(infos []uverbs.DeviceInfo) Finding {
 	f := Finding{Code: CodeFirewall}
 	iwarp := slices.ContainsFunc(infos, uverbs.DeviceInfo.IWARP)
 	roce := slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool {
-		return ofKernel(i) && !i.IWARP() && !slices.Contains(m.onInfiniBand, i.Name)
+		return otherThanEFA(i) && !i.IWARP() && !slices.Contains(m.onInfiniBand, i.Name)
 	})
 	if roce {
 		f.see("not looked at: RoCE v2 is UDP to port 4791, from any port")

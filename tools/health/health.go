@@ -177,8 +177,13 @@ func examine(ctx context.Context, m *machine, names []string) Report {
 			failed = append(failed, name)
 		}
 	}
-	if slices.ContainsFunc(infos, ofKernel) && needsKernel(devs, infos, names) {
-		d.add(m.checkFirewall(infos))
+	if needsKernel(devs, infos, names) {
+		if slices.ContainsFunc(infos, otherThanEFA) {
+			d.add(m.checkFirewall(infos))
+		}
+		if slices.ContainsFunc(infos, onEFA) {
+			d.add(checkEFANetwork())
+		}
 	}
 	d.judge(passed, failed, len(names) > 0)
 	if d.Works && m.reached {
@@ -196,6 +201,8 @@ func (d *Report) interrupt(ctx context.Context) Report {
 // examineKernel makes the checks of the machine that only the devices of the kernel need.
 func (m *machine) examineKernel(d *Report, devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, devErr error, names []string) {
 	cm, cmErr := m.cmDev()
+	anyEFA := slices.ContainsFunc(infos, onEFA)
+	m.allEFA = anyEFA && !slices.ContainsFunc(infos, otherThanEFA)
 	proof := map[string]bool{
 		"ib_core":   devErr == nil,
 		"ib_uverbs": slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.CharDev != "" }),
@@ -213,6 +220,9 @@ func (m *machine) examineKernel(d *Report, devs []netlinkrdma.Device, infos []uv
 	f := m.checkCM(cm, cmErr)
 	m.noCM = f.Level != LevelOK
 	d.add(f, m.checkMemlock(), m.checkVM())
+	if anyEFA {
+		d.add(m.checkGPU())
+	}
 }
 
 // ofKernel reports whether a device is one of the kernel.

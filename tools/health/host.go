@@ -83,15 +83,12 @@ var modules = []struct {
 // prove, so that a machine without /proc and /sys has no false errors.
 func (m *machine) checkModules(proof map[string]bool) []Finding {
 	release, _ := m.release() // checkKernel reports the error
-	list, listErr := m.text("/proc/modules")
+	_, listErr := m.text("/proc/modules")
 	sys := m.exists("/sys/module")
 	var all []Finding
 	for _, mod := range modules {
 		f := Finding{Code: CodeModule + Code(mod.name)}
-		loaded := false
-		for line := range strings.Lines(list) {
-			loaded = loaded || strings.HasPrefix(line, mod.name+" ")
-		}
+		loaded, _ := m.loaded(mod.name)
 		inSys := m.exists("/sys/module/" + mod.name)
 		onDisk, builtin, diskKnown := m.onDisk(mod.name, release)
 		f.see("/proc/modules: %s", seen(loaded, listErr == nil))
@@ -109,6 +106,8 @@ func (m *machine) checkModules(proof map[string]bool) []Finding {
 			f.conclude(LevelOK, "there")
 		case listErr != nil && !sys:
 			f.conclude(LevelInfo, "%s: not known whether it is loaded", mod.name)
+		case mod.name == "rdma_ucm" && m.allEFA:
+			f.conclude(LevelInfo, "%s is not loaded, and EFA devices do not use it", mod.name)
 		default:
 			f.conclude(mod.miss, "%s is not loaded: %s", mod.name, mod.what)
 			switch {
@@ -201,6 +200,7 @@ func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceI
 	if len(infos) == 0 {
 		f.see("NETLINK_RDMA lists no device in this network namespace")
 		m.lookElsewhere(&f, "")
+		m.lookForEFA(&f)
 		if len(f.Fix) == 0 {
 			f.fix("load the driver of the hardware (mlx5_ib, irdma, ...), or: modprobe rdma_rxe && verbs link add rxe0 type rxe netdev eth0")
 			f.fix("%s", softHint)
@@ -230,6 +230,9 @@ func (m *machine) checkCM(cd netlinkrdma.CharDev, err error) Finding {
 		if m.sandbox != "" {
 			f.fix("use verbs without it, or cm.Dialer and cm.ListenConfig, which use TCP then")
 			return f.conclude(LevelInfo, "no connection manager: the sandbox %s does not offer it", m.sandbox)
+		}
+		if m.allEFA {
+			return f.conclude(LevelInfo, "no connection manager, and EFA devices do not use it")
 		}
 		if errors.Is(err, fs.ErrPermission) {
 			f.fix(allowNetlink)

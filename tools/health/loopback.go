@@ -113,8 +113,10 @@ type loopSide struct {
 
 // loop is a loopback in progress.
 type loop struct {
+	pd     *uverbs.PD
 	cq     *uverbs.CQ
 	mr     *uverbs.MR
+	ah     *uverbs.AH // of the device itself; nil if the QPs are connected
 	events bool // the CQ has events
 	sides  [2]loopSide
 }
@@ -128,12 +130,15 @@ func playLoopback(ctx context.Context, name string) (told string, err error) {
 	if err := opened.Err(); err != nil {
 		return "", err
 	}
-	if dev.Info().IWARP() {
+	switch info := dev.Info(); {
+	case onEFA(info):
+		told, err = l.readySRD(dev, &opened)
+	case info.IWARP():
 		err = rdmacm.RetryPort(func() (err error) {
 			told, err = l.connectIWARP(ctx, dev, &opened)
 			return err
 		})
-	} else {
+	default:
 		told, err = l.connect(ctx)
 	}
 	if err != nil {
@@ -170,11 +175,12 @@ func (l *loop) connect(ctx context.Context) (told string, err error) {
 // newLoop creates the objects.
 func newLoop(dev *uverbs.Device, opened *objects.Stack) *loop {
 	l := &loop{events: netlinkrdma.Sandbox() == "" || dev != nil && dev.Info().InProcess} // gVisor does not offer them
-	pd := opened.PD(dev)
-	l.mr = opened.MR(pd, 4*loopbackSize, uverbs.AccessLocalWrite)
+	l.pd = opened.PD(dev)
+	l.mr = opened.MR(l.pd, 4*loopbackSize, uverbs.AccessLocalWrite)
 	l.cq = opened.CQ(dev, uverbs.CQOptions{Size: 16, Events: l.events})
+	typ := choose(dev != nil && onEFA(dev.Info()), ib.SRD, ib.RC)
 	for i, name := range []string{"the first QP", "the second QP"} {
-		qp := opened.QP(pd, uverbs.QPOptions{Type: ib.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
+		qp := opened.QP(l.pd, uverbs.QPOptions{Type: typ, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
 		l.sides[i] = loopSide{name, qp, i * 2 * loopbackSize}
 	}
 	return l
@@ -191,8 +197,11 @@ func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, even
 	if err := to.qp.PostRecv(recvID, l.mr.SGE(to.off+loopbackSize, loopbackSize)); err != nil {
 		return err
 	}
-	sgl := []uverbs.SGE{l.mr.SGE(from.off, loopbackSize)}
-	if err := from.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}); err != nil {
+	wr := uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{l.mr.SGE(from.off, loopbackSize)}}
+	if l.ah != nil {
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = l.ah, to.qp.QPN(), loopbackQKey
+	}
+	if err := from.qp.PostSend(wr); err != nil {
 		return err
 	}
 	for pending := recvID | sendID; pending != 0; {

@@ -54,6 +54,7 @@ type machine struct {
 	glimpse    func(watched) glimpse
 
 	onInfiniBand []string         // devices that have all ports there, among those that were examined
+	allEFA       bool             // all devices of the kernel are EFA devices
 	noCM         bool             // programs cannot use the connection manager of the kernel
 	noConnect    bool             // see Options
 	peer         string           // see Options
@@ -182,6 +183,15 @@ func (m *machine) stat(file string) (node, error) {
 func (m *machine) exists(file string) bool {
 	_, err := fs.Stat(m.root, strings.TrimPrefix(file, "/"))
 	return err == nil
+}
+
+// list returns the names in a directory.
+func (m *machine) list(dir string) (names []string, err error) {
+	entries, err := fs.ReadDir(m.root, strings.Trim(dir, "/"))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
 }
 
 // text reads a small file.
