@@ -106,8 +106,30 @@ const enotsupp = syscall.Errno(524)
 // noIPoIB is the hint for EINVAL of an address in port space IPoIB.
 const noIPoIB = "port space ipoib needs the address of an IPoIB network interface, and this address belongs to another kind of interface"
 
+// listDevices lists the kernel's devices. Tests change it.
+var listDevices = netlinkrdma.Devices
+
+// onlyEFA returns a hint if the kernel has devices, all of which are EFA devices, and "" otherwise.
+func onlyEFA() string {
+	devices, _ := listDevices()
+	var names []string
+	for _, d := range devices {
+		if d.Protocol != netlinkrdma.ProtocolEFA {
+			return ""
+		}
+		names = append(names, d.Name)
+	}
+	if names == nil {
+		return ""
+	}
+	return "EFA devices (" + strings.Join(names, ", ") + ") have no connection manager; exchange GID, QP number and Q_Key over TCP and use QPs of type SRD (package uverbs), or cm.Dialer, which falls back to TCP"
+}
+
 // noDevice returns the hint for ENODEV of an address.
 func noDevice(addr string) string {
+	if hint := onlyEFA(); hint != "" {
+		return orSoft(hint)
+	}
 	hint := "its route leads through a network interface without an RDMA device"
 	if at, err := netip.ParseAddrPort(addr); err == nil && at.Addr().IsLoopback() {
 		hint = "loopback is a network interface without an RDMA device; use an address of a device here: " + cmp.Or(addrsOfDevices(at.Addr().Is4()), "verbs status shows them")

@@ -13,13 +13,14 @@ import (
 // devicePath is the usual path of the connection manager's device.
 var devicePath = netlinkrdma.CharDev{Name: "rdma_cm"}.Path()
 
-// noRDMA is the error of a kernel that has no socket for RDMA.
-type noRDMA struct{ error }
+// noRDMA is the error of a kernel that has no socket for RDMA, or no device for the connection manager.
+type noRDMA struct {
+	error
+	text string
+}
 
 // Error is short, because every log line of a program that falls back to TCP has it.
-func (*noRDMA) Error() string {
-	return "the kernel has no RDMA (modprobe rdma_ucm, and for software RoCE rdma_rxe)"
-}
+func (e *noRDMA) Error() string { return e.text }
 
 // Is reports whether target is [errors.ErrUnsupported].
 func (*noRDMA) Is(target error) bool { return target == errors.ErrUnsupported }
@@ -36,8 +37,11 @@ func findDevice() (netlinkrdma.CharDev, error) {
 	case err != nil && netlinkrdma.Sandbox() != "":
 		return dev, &uverbs.FeatureError{Feature: "the connection manager (" + devicePath + ")", Sandbox: netlinkrdma.Sandbox(), Err: err}
 	case errors.Is(err, syscall.EPROTONOSUPPORT):
-		return dev, &noRDMA{err}
+		return dev, &noRDMA{err, "the kernel has no RDMA (modprobe rdma_ucm, and for software RoCE rdma_rxe)"}
 	case errors.Is(err, errors.ErrUnsupported):
+		if hint := onlyEFA(); hint != "" {
+			return dev, &noRDMA{err, hint}
+		}
 		return dev, fmt.Errorf("%s: module rdma_ucm is not loaded (modprobe rdma_ucm): %w", devicePath, err)
 	case err != nil:
 		return dev, fmt.Errorf("%s: %w", devicePath, err)

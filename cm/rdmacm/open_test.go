@@ -79,6 +79,34 @@ func TestContainerHints(t *testing.T) {
 	}
 }
 
+// TestOnlyEFA: where all devices are of EFA, errors say that these have no connection manager, and what to use.
+func TestOnlyEFA(t *testing.T) {
+	defer func() { listDevices = netlinkrdma.Devices }()
+	efa, rxe := netlinkrdma.Device{Name: "efa_0", Protocol: netlinkrdma.ProtocolEFA}, netlinkrdma.Device{Name: "rxe0", Protocol: netlinkrdma.ProtocolRoCE}
+	at := Addr{IP: netip.AddrFrom4([4]byte{192, 0, 2, 1})}
+	all := Addrs{Local: Addr{IP: netip.IPv4Unspecified()}}
+	for _, c := range []struct {
+		devices []netlinkrdma.Device
+		only    bool
+	}{{nil, false}, {[]netlinkrdma.Device{efa, rxe}, false}, {[]netlinkrdma.Device{efa}, true}} {
+		listDevices = func() ([]netlinkrdma.Device, error) { return c.devices, nil }
+		for name, err := range map[string]error{
+			"ENODEV of resolve":        opError(opResolve, at.String(), syscall.ENODEV),
+			"ENODEV of an event":       (&Event{Type: EventAddrError, Status: -int32(syscall.ENODEV)}).Err(),
+			"an address that is bound": Addrs{Local: at}.CheckReachable(),
+			"all addresses":            all.CheckReachable(),
+		} {
+			if err == nil && name == "all addresses" && !c.only {
+				continue
+			}
+			says := err != nil && strings.Contains(err.Error(), "EFA devices (efa_0) have no connection manager") && strings.Contains(err.Error(), "type SRD")
+			if says != c.only || !errors.Is(err, syscall.ENODEV) {
+				t.Errorf("%s with %v: %v", name, c.devices, err)
+			}
+		}
+	}
+}
+
 // TestSoftFailureHints: errors about an address that no device has say why the environment's software device, which may
 // have had it, could not be made.
 func TestSoftFailureHints(t *testing.T) {

@@ -34,9 +34,10 @@ func (id *ID) Addrs() (Addrs, error) {
 }
 
 // CheckReachable returns an error if no peer can connect to the local address, because the kernel
-// has found no device for it. The kernel lets an ID bind to a loopback address.
+// has found no device for it. The kernel lets an ID bind to a loopback address, and to all addresses if no device
+// has one.
 func (a Addrs) CheckReachable() error {
-	if a.Port != 0 || a.Local.IP.IsUnspecified() {
+	if a.Port != 0 || a.Local.IP.IsUnspecified() && onlyEFA() == "" {
 		return nil
 	}
 	return &Error{Op: opBind, Addr: a.Local.String(), Errno: syscall.ENODEV, Hint: noDevice(a.Local.String())}

@@ -117,7 +117,7 @@ type loop struct {
 	cq     *uverbs.CQ
 	mr     *uverbs.MR
 	ah     *uverbs.AH // of the device itself; nil if the QPs are connected
-	events bool // the CQ has events
+	events bool       // the CQ has events
 	sides  [2]loopSide
 }
 

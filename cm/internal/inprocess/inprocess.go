@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/goverbs/goverbs/cm/internal/ucm"
@@ -37,10 +38,11 @@ func Serves(local, remote netip.Addr) bool {
 	return !has
 }
 
-// KernelHasDevices reports whether the kernel has RDMA devices that this process sees.
+// KernelHasDevices reports whether the kernel has RDMA devices that this process sees and that its connection manager
+// uses.
 func KernelHasDevices() (bool, error) {
 	devices, err := netlinkrdma.Devices()
-	return len(devices) > 0, err
+	return slices.ContainsFunc(devices, func(d netlinkrdma.Device) bool { return d.Protocol != netlinkrdma.ProtocolEFA }), err
 }
 
 // DeviceName returns the name of a device, empty if the device is gone. Without netlink no index is known, and only a
