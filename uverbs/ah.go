@@ -63,7 +63,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_AH, bytesOf(req), bytesOf(resp), u); errno != 0 {
 		a.removeParents()
 		hint := routeHint(p.dev, errno, attr)
-		if errno == syscall.EINVAL && !strings.Contains(hint, "matches the peer's family") {
+		if errno == syscall.EINVAL && !strings.Contains(hint, "matches the peer's family") && !strings.Contains(hint, "on AWS") {
 			hint += ", or " + usedUp(p.dev.Name(), "AHs", p.dev.attr.MaxAH)
 		}
 		return nil, about(p.dev.cmd.fail("CREATE_AH", errno, hint), "", attr.given())

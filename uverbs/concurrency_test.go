@@ -21,7 +21,7 @@ var concurrency = pairs.Table{
 	{Object: (*Device)(nil), Methods: map[pairs.Use]string{
 		freely: `AHAttrFor AllocDM AllocDMAH AllocPD AllocTD Close CloseAll CreateCQ CreateCompChannel CreateCounters
 			CreateRWQIndTable File GIDTable Handles ImportDM ImportPD Info Name NullLKey OpenXRCD PKeyIndex
-			PortCounters PortSpeed Attr GID PKey Port RateLimits ReadClock`,
+			PortCounters PortSpeed Attr EFA GID PKey Port RateLimits ReadClock`,
 		waits: "Events NextEvent",
 	}},
 	{Object: (*PD)(nil), Methods: map[pairs.Use]string{

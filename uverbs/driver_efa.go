@@ -68,6 +68,34 @@ type (
 	}
 )
 
+// EFAAttr are the attributes that only EFA devices have (struct efadv_device_attr). The longest message of SEND is
+// [PortAttr].MaxMsgSize.
+type EFAAttr struct {
+	RDMARead         bool // RDMARead says that SRD queue pairs can read.
+	RDMAWrite        bool // RDMAWrite says that SRD queue pairs can write.
+	RNRRetry         bool // RNRRetry says that a request whose receiver is not ready is sent again.
+	UnsolicitedWrite bool // UnsolicitedWrite says that a WRITE with immediate data can come without a receive.
+	Notify           bool // Notify says that CQs can have events.
+
+	MaxRDMASize uint32 // MaxRDMASize is how many bytes a READ or WRITE may have.
+	MaxInline   int    // MaxInline is how many bytes of inline data a request may have.
+	MaxSends    uint32 // MaxSends is the largest number of requests in a send queue.
+	MaxRecvs    uint32 // MaxRecvs is the largest number of scatter/gather entries in a receive queue.
+}
+
+// EFA returns the attributes of an EFA device (efadv_query_device). For other devices it returns false.
+func (d *Device) EFA() (EFAAttr, bool) {
+	if d.efa == nil {
+		return EFAAttr{}, false
+	}
+	x := d.efa
+	return EFAAttr{
+		RDMARead: x.has(efa.CapRead), RDMAWrite: x.has(efa.CapWrite), RNRRetry: x.has(efa.CapRNRRetry),
+		UnsolicitedWrite: x.has(efa.CapUnsolicitedWrite), Notify: x.has(efa.CapNotify),
+		MaxRDMASize: x.MaxRDMASize, MaxInline: x.MaxInline(), MaxSends: x.MaxSends, MaxRecvs: x.MaxRecvs,
+	}, true
+}
+
 // has reports whether the device has capabilities.
 func (x *efaContext) has(c efa.Cap) bool { return x.Caps&c == c }
 

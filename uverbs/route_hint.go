@@ -32,9 +32,9 @@ func routeHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 			}
 		}
 	}
-	if errno == syscall.EINVAL && !ah.Global {
-		port, err := d.facts(ah.Port)
-		p.GRHMissing = err == nil && port.GRHRequired()
+	if port, err := d.facts(ah.Port); err == nil && errno == syscall.EINVAL {
+		p.GRHMissing = !ah.Global && port.GRHRequired()
+		p.Fabric = port.LinkLayer == ib.LinkLayerUnspecified
 	}
 	return p.Hint()
 }

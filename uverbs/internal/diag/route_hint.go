@@ -26,6 +26,7 @@ type Path struct {
 	From       *GIDEntry  // the entry with that index, nil if it is not in use
 	To         netip.Addr // the peer
 	Better     *GIDEntry  // the entry that the library would choose, nil if the table is empty
+	Fabric     bool       // the port is of a network of its own, neither InfiniBand nor Ethernet, as on EFA
 	GRHMissing bool       // the port needs a GRH in every packet, and the path is without a GRH
 	NoSocket   bool       // the device is in software and reaches only devices of this process
 }
@@ -55,6 +56,9 @@ func (p *Path) Hint() string {
 			return fmt.Sprintf("port %d of %s needs a GRH in every packet: Global is not set", p.Port, p.Device)
 		}
 		hint = "the GID index may be unused or the path MTU above the port's"
+		if p.Fabric && p.From != nil {
+			hint = "likely its network does not lead to the peer: on AWS both must be in one VPC and one availability zone"
+		}
 	default:
 		return ""
 	}

@@ -29,6 +29,8 @@ func TestPathHint(t *testing.T) {
 		"no GID of that family": {Path{Errno: syscall.EINVAL, From: v4, Better: v4}, "fd00:1::2", "; no GID of this port matches the peer's family"},
 		"multicast":             {Path{Errno: syscall.EINVAL, From: v4, Better: v6}, "ff02::1", "the GID index may be unused"},
 		"InfiniBand":            {Path{Errno: syscall.EINVAL, From: ib, Better: ib}, "10.1.0.2", "the GID index may be unused"},
+		"EFA":                   {Path{Errno: syscall.EINVAL, From: ib, Better: ib, Fabric: true}, "fe80::2", "peer fe80::2 from GID 3: the IB GID: likely its network does not lead to the peer: on AWS both must be in one VPC and one availability zone"},
+		"EFA, another index":    {Path{Errno: syscall.EINVAL, Index: 1, Fabric: true}, "fe80::2", "1 (unused): the GID index may be unused"},
 		"another errno":         {Path{Errno: syscall.ENOMEM, From: v4, Better: v6}, "fd00:1::2", ""},
 	} {
 		c.path.To = netip.MustParseAddr(c.to)
