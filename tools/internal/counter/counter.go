@@ -10,15 +10,19 @@ import (
 // The parts of names. Counters of congestion count packets that were marked or held back, and what was done about them.
 var (
 	errorWords = []string{"err", "discard", "drop", "violation", "timeout", "exceeded", "out_of_", "link_downed", "overrun", "naks", "rnr",
-		"invalid", "retrans", "duplicate", "icrc", "rx_bad_", "rx_wrong_", "rx_unknown_", "rx_refused", "overflow", "failures"}
+		"invalid", "retrans", "duplicate", "icrc", "rx_bad_", "rx_wrong_", "rx_unknown_", "rx_refused", "overflow", "failures",
+		"unresponsive", "impaired"}
 	congestionWords = []string{"ecn", "cnp", "ce_pkts", "slow_restart", "xmit_wait", "congestion", "pause"}
 )
 
 // IsCongestion reports whether a counter is about congestion.
 func IsCongestion(name string) bool { return has(name, congestionWords) }
 
-// IsError reports whether a counter is about errors, or packets that were dropped or sent again.
-func IsError(name string) bool { return has(name, errorWords) && !IsCongestion(name) }
+// IsError reports whether a counter is about errors, or packets that were dropped or sent again. A counter of bytes is
+// not, because sums of errors are of events.
+func IsError(name string) bool {
+	return has(name, errorWords) && !IsCongestion(name) && !strings.HasSuffix(name, "_bytes")
+}
 
 func has(name string, words []string) bool {
 	name = strings.ReplaceAll(strings.ToLower(name), "deferred", "") // has "err", and is none

@@ -7,6 +7,8 @@ func TestKinds(t *testing.T) {
 	for name, want := range map[string][2]bool{
 		"out_of_sequence": {true, false}, "symbol_error": {true, false}, "VL15_dropped": {true, false}, "rx_bad_icrc": {true, false}, "rx_icrc_encapsulated": {true, false},
 		"rnr_nak_retry_err": {true, false}, "req_remote_invalid_request": {true, false}, "roce_adp_retrans": {true, false},
+		"rx_drops": {true, false}, "rdma_write_wr_err": {true, false}, "retrans_pkts": {true, false}, "retrans_bytes": {}, "rdma_write_recv_bytes": {},
+		"retrans_timeout_events": {true, false}, "unresponsive_remote_events": {true, false}, "impaired_remote_conn_events": {true, false},
 		"np_ecn_marked_roce_packets": {false, true}, "rp_cnp_handled": {false, true}, "port_xmit_wait": {false, true},
 		"roce_slow_restart_trans": {false, true}, "cc_rx_ce_pkts": {false, true},
 		"sent_pkts": {}, "port_rcv_data": {}, "rx_write_requests": {}, "ack_deferred": {}, "udp_tx_calls": {}, "lifespan": {},
