@@ -18,6 +18,7 @@ const (
 	CodeCharDev       Code = "chardev"   // its character device, and the right to open it
 	CodeOpen          Code = "open"      // whether it can be opened
 	CodeRegister      Code = "register"  // whether memory can be registered
+	CodeEFA           Code = "efa"       // what an EFA device can do
 	CodePort          Code = "port"      // the state of a port
 	CodeMTU           Code = "mtu"       // the MTU of a port and of its network interface
 	CodeGID           Code = "gid"       // the GID table of a port

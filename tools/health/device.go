@@ -49,6 +49,9 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 		return false, append(all, f.conclude(LevelError, "the device cannot be opened and asked"))
 	}
 	all = append(all, checkRegister(dev.Name, p.registered))
+	if p.efa != nil {
+		all = append(all, checkEFA(dev.Name, *p.efa))
+	}
 	known := withNetdevs(p.ports, ports)
 	for i := range known {
 		facts := &known[i]

@@ -16,6 +16,26 @@ func onEFA(i uverbs.DeviceInfo) bool { return i.Protocol == string(netlinkrdma.P
 // otherThanEFA reports whether a device is one of the kernel and not on EFA.
 func otherThanEFA(i uverbs.DeviceInfo) bool { return ofKernel(i) && !onEFA(i) }
 
+// checkEFA says which requests an EFA device does not have.
+func checkEFA(device string, a uverbs.EFAAttr) Finding {
+	f := Finding{Code: CodeEFA, Device: device}
+	var lacks []string
+	for _, c := range []struct {
+		name string
+		has  bool
+	}{{"RDMA READ", a.RDMARead}, {"RDMA WRITE", a.RDMAWrite}, {"retries of a receiver that is not ready", a.RNRRetry}, {"events of completions", a.Notify}} {
+		f.see("%s: %s", c.name, choose(c.has, "yes", "no"))
+		if !c.has {
+			lacks = append(lacks, c.name)
+		}
+	}
+	if lacks == nil {
+		return f.conclude(LevelOK, "SEND, RDMA READ and RDMA WRITE by SRD")
+	}
+	f.fix("use another type of instance, or a newer kernel or driver, or do without it; AWS lists the types with RDMA READ and WRITE")
+	return f.conclude(LevelInfo, "this device or its driver does not have %s", strings.Join(lacks, ", "))
+}
+
 // checkEFAGID looks at the one GID of an EFA port.
 func checkEFAGID(device string, p portFacts) Finding {
 	f := Finding{Code: CodeGID, Device: device, Port: int(p.Num)}

@@ -28,6 +28,7 @@ func efaHost(t *testing.T) patient {
 	p.facts.Port = port
 	p.facts.gids = []uverbs.GIDEntry{gid(t, 0, "fe80::200:ff:fe00:ef01", ib.GIDTypeIB)}
 	p.facts.gids[0].Netdev = 0
+	p.probe.efa = &uverbs.EFAAttr{RDMARead: true, RDMAWrite: true, RNRRetry: true, Notify: true}
 	p.cmDev = func() (netlinkrdma.CharDev, error) { return netlinkrdma.CharDev{}, fs.ErrNotExist }
 	p.netdev = func(int) (netdev, error) { return netdev{}, syscall.ENODEV }
 	p.own = func(portFacts, bool) []ownAddr { return nil }
@@ -101,6 +102,9 @@ func TestDoctorEFA(t *testing.T) {
 		{"GID", func(patient) {}, true, CodeGID, LevelOK, []string{"the address is GID fe80:", "Q_Key"}},
 		{"no GID", func(p patient) { p.facts.gids = nil }, true, CodeGID, LevelWarning, []string{"no peer can send to it", "modprobe efa"}},
 		{"no GID table", func(p patient) { p.facts.gidErr = syscall.EIO }, true, CodeGID, LevelWarning, []string{"input/output error"}},
+		{"capabilities", func(patient) {}, true, CodeEFA, LevelOK, []string{"RDMA READ and RDMA WRITE"}},
+		{"an old device", func(p patient) { p.probe.efa = &uverbs.EFAAttr{RNRRetry: true, Notify: true} }, true, CodeEFA, LevelInfo,
+			[]string{"does not have RDMA READ, RDMA WRITE", "ready: yes", "another type of instance"}},
 		{"connections", func(patient) {}, true, CodeCM, LevelInfo, []string{"no connection manager", "cm.Dial"}},
 		{"peer", func(p patient) { p.peer = "10.1.0.2" }, false, CodePeer, LevelError, []string{"10.1.0.2 is not tried", "SRD"}},
 		{"network", func(patient) {}, true, CodeFirewall, LevelInfo, []string{"not looked at", "security group", "availability zone"}},

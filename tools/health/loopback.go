@@ -20,6 +20,7 @@ import (
 type probe struct {
 	ports      []portFacts
 	registered []registration
+	efa        *uverbs.EFAAttr // nil unless it is an EFA device
 }
 
 // registration is an attempt to register memory.
@@ -35,6 +36,9 @@ func probeDevice(name string) (p probe, err error) {
 		return p, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	if a, ok := dev.EFA(); ok {
+		p.efa = &a
+	}
 	for _, size := range []int{smallMR, bigMR} {
 		p.registered = append(p.registered, registration{uint64(size), register(dev, size)})
 	}
@@ -175,6 +179,10 @@ func (l *loop) connect(ctx context.Context) (told string, err error) {
 // newLoop creates the objects.
 func newLoop(dev *uverbs.Device, opened *objects.Stack) *loop {
 	l := &loop{events: netlinkrdma.Sandbox() == "" || dev != nil && dev.Info().InProcess} // gVisor does not offer them
+	if dev != nil {
+		a, efa := dev.EFA()
+		l.events = l.events && (!efa || a.Notify)
+	}
 	l.pd = opened.PD(dev)
 	l.mr = opened.MR(l.pd, 4*loopbackSize, uverbs.AccessLocalWrite)
 	l.cq = opened.CQ(dev, uverbs.CQOptions{Size: 16, Events: l.events})

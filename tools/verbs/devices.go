@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // deviceRow is a line of "verbs devices", and an element of its JSON.
@@ -56,6 +58,9 @@ program, and it behaves like rxe. Another program does not see the device, but h
 	return cmd
 }
 
+// noGUID is the GUID of a device that has none, such as an EFA device before Linux 7.
+var noGUID = ib.GUID(0).String()
+
 // printDevices writes the list as a table or as JSON.
 func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 	rows := make([]deviceRow, len(infos))
@@ -84,7 +89,11 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 		if !r.Usable {
 			usable = "no: " + r.Reason
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", r.Device, r.NodeGUID, driverText(r.Driver, r.InProcess), r.Protocol, r.PortCount, usable)
+		guid := r.NodeGUID
+		if guid == noGUID {
+			guid = "-"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", r.Device, guid, driverText(r.Driver, r.InProcess), cmp.Or(r.Protocol, "-"), r.PortCount, usable)
 	}
 	return t.Flush()
 }

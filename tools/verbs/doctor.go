@@ -35,7 +35,8 @@ each address to itself, with messages of 64 bytes, the path MTU and 64 KiB. With
 to another host, too, where "verbs doctor --serve" runs. No step of a connection takes more than
 4 s, and one that takes a second is named on standard error. The doctor changes nothing, except that
 the kernel may load modules in answer to the checks. For a software device (GOVERBS_SOFT) it looks
-at the address, the UDP port and the receive buffer instead of the kernel's modules.
+at the address, the UDP port and the receive buffer instead of the kernel's modules. An EFA device
+of AWS has no connection manager, so it makes no connections there.
 
 Every problem is reported with its evidence and a fix.
 

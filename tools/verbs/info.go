@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // deviceReport is what "verbs info" prints about a device.
@@ -31,7 +32,7 @@ type gidReport struct {
 	Index       int    `json:"index"`
 	GID         string `json:"gid"`
 	Address     string `json:"address"`
-	Type        string `json:"type"`
+	Type        string `json:"type,omitempty"`
 	NetdevIndex int    `json:"netdev_index,omitempty"`
 }
 
@@ -142,6 +143,9 @@ func deviceInfo(name string, only int) (r deviceReport, err error) {
 	defer dev.Close()
 	attr := dev.Attr()
 	r = deviceReport{Device: name, Driver: dev.Info().Driver, InProcess: dev.Info().InProcess, Attributes: deviceAttributes(attr), Ports: []portReport{}}
+	if a, ok := dev.EFA(); ok {
+		r.Attributes = append(r.Attributes, efaAttributes(a)...)
+	}
 	ports, err := portsShown(only, int(attr.PhysPortCount))
 	if err != nil {
 		return r, err
@@ -158,7 +162,11 @@ func deviceInfo(name string, only int) (r deviceReport, err error) {
 			return r, err
 		}
 		for _, e := range table {
-			p.GIDs = append(p.GIDs, gidReport{e.Index, e.GID.String(), e.GID.Addr().String(), e.Type.String(), e.Netdev})
+			typ := e.Type.String()
+			if attr.LinkLayer == ib.LinkLayerUnspecified { // GIDs of EFA are of no type
+				typ = ""
+			}
+			p.GIDs = append(p.GIDs, gidReport{e.Index, e.GID.String(), e.GID.Addr().String(), typ, e.Netdev})
 		}
 		r.Ports = append(r.Ports, p)
 	}
@@ -246,6 +254,22 @@ func deviceAttributes(a uverbs.DeviceAttr) attributes {
 	}
 }
 
+// efaAttributes lists what only EFA devices have.
+func efaAttributes(a uverbs.EFAAttr) attributes {
+	yes := map[bool]string{false: "no", true: "yes"}
+	return attributes{
+		{"efa_rdma_read", a.RDMARead, yes[a.RDMARead]},
+		{"efa_rdma_write", a.RDMAWrite, yes[a.RDMAWrite]},
+		{"efa_rnr_retry", a.RNRRetry, yes[a.RNRRetry]},
+		{"efa_unsolicited_write_recv", a.UnsolicitedWrite, yes[a.UnsolicitedWrite]},
+		{"efa_cq_notifications", a.Notify, yes[a.Notify]},
+		{"efa_max_rdma_size", a.MaxRDMASize, fmt.Sprintf("0x%x bytes", a.MaxRDMASize)},
+		{"efa_max_inline", a.MaxInline, fmt.Sprintf("%d bytes", a.MaxInline)},
+		{"efa_max_sq_wr", a.MaxSends, ""},
+		{"efa_max_rq_wr", a.MaxRecvs, ""},
+	}
+}
+
 // portAttributes lists the attributes of a port.
 func portAttributes(a uverbs.PortAttr) attributes {
 	return attributes{
@@ -291,7 +315,7 @@ func (r deviceReport) print(w io.Writer) {
 			all = append(all, attribute{"effective_speed", fmt.Sprintf("%.1f Gbps", p.Speed), ""})
 		}
 		for _, g := range p.GIDs {
-			all = append(all, attribute{fmt.Sprintf("GID[%3d]", g.Index), fmt.Sprintf("%s, %s, %s", g.GID, g.Address, g.Type), ""})
+			all = append(all, attribute{fmt.Sprintf("GID[%3d]", g.Index), strings.TrimSuffix(fmt.Sprintf("%s, %s, %s", g.GID, g.Address, g.Type), ", "), ""})
 		}
 		all.print(w, "\t\t", 24)
 	}

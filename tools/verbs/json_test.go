@@ -77,6 +77,9 @@ func keysOf(typ reflect.Type, prefix string) (keys []string) {
 		switch {
 		case f.Type == reflect.TypeFor[attributes]() && prefix == "":
 			keys = append(keys, attributeKeys(key, deviceAttributes(uverbs.DeviceAttr{}))...)
+			for _, k := range attributeKeys(key, efaAttributes(uverbs.EFAAttr{})) {
+				keys = append(keys, k+"?")
+			}
 		case f.Type == reflect.TypeFor[attributes]():
 			keys = append(keys, attributeKeys(key, portAttributes(uverbs.PortAttr{}))...)
 		default:

@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/goverbs/tools/internal/counter"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // statusRow is a line of "verbs status", and an element of its JSON.
@@ -42,7 +43,8 @@ func newStatus() *command.Command {
 	cmd := &command.Command{
 		Use:   "status [flags] [DEV[/PORT]]",
 		Short: "Show the state of each port, in one line",
-		Long: `The rate is the sum of all lanes. The MTU is the active MTU of RDMA. Errors are the sum of all error
+		Long: `The rate is the sum of all lanes. The MTU is the active MTU of RDMA, and on EFA
+the longest message, which is one packet. Errors are the sum of all error
 counters since the device was added; "verbs stat" shows each of them.`,
 		Example: `  verbs status
   verbs status mlx5_0/1
@@ -140,6 +142,9 @@ func statusOf(d uverbs.DeviceInfo, port int) statusRow {
 	r.State = attr.State.String()
 	r.PhysState, r.LinkLayer, r.LID = attr.PhysState.Words(), attr.LinkLayer.String(), attr.LID
 	r.Width, r.Rate, r.MTU = attr.ActiveWidth.Lanes(), float64(attr.ActiveWidth.Lanes())*attr.ActiveSpeed.Gbps(), attr.ActiveMTU.Bytes()
+	if attr.LinkLayer == ib.LinkLayerUnspecified { // the kernel has no number for such an MTU
+		r.MTU = int(attr.MaxMsgSize)
+	}
 	table, err := dev.GIDTable(uint8(port))
 	if err != nil {
 		r.Reason = err.Error()

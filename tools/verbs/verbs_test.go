@@ -111,7 +111,7 @@ func TestPrintDevices(t *testing.T) {
 	}
 	want := `device  node GUID            driver  protocol  ports  usable
 rxe0    5054:00ff:fe00:0001  rxe     roce      1      yes
-mlx5_0  0000:0000:0000:0000  mlx5    ib        2      no: not permitted
+mlx5_0  -                    mlx5    ib        2      no: not permitted
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
