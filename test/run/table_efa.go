@@ -6,9 +6,9 @@ func (c *config) efaSuite() suite {
 	srd := only("srd", "TestMany", "TestUD", "TestRDMA", "TestFailures", "TestFull", "TestInline", "TestWait", "TestReset")
 	model := func(name, kernel, device string) step {
 		return step{
-			name: name, kernel: kernel, device: device, with: append(pyverbs[:4:4], "perftest", "rdma-core", "coreutils"), env: env,
+			name: name, kernel: kernel, device: device, bin: []string{"verbs"}, with: append(pyverbs[:4:4], "perftest", "rdma-core", "coreutils"), env: env,
 			// The driver is unloaded last.
-			programs: []program{srd, only("pyverbs", "TestEFA"), only("control", "TestEFA"), only("control", "TestEFAReload")},
+			programs: []program{srd, only("pyverbs", "TestEFA"), only("control", "TestEFA", "TestEFAVerbs"), only("control", "TestEFAReload")},
 		}
 	}
 	newest := model("newest", "latest", "efa")

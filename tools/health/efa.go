@@ -19,21 +19,21 @@ func otherThanEFA(i uverbs.DeviceInfo) bool { return ofKernel(i) && !onEFA(i) }
 // checkEFA says which requests an EFA device does not have.
 func checkEFA(device string, a uverbs.EFAAttr) Finding {
 	f := Finding{Code: CodeEFA, Device: device}
-	var lacks []string
+	var missing []string
 	for _, c := range []struct {
 		name string
 		has  bool
 	}{{"RDMA READ", a.RDMARead}, {"RDMA WRITE", a.RDMAWrite}, {"retries of a receiver that is not ready", a.RNRRetry}, {"events of completions", a.Notify}} {
 		f.see("%s: %s", c.name, choose(c.has, "yes", "no"))
 		if !c.has {
-			lacks = append(lacks, c.name)
+			missing = append(missing, c.name)
 		}
 	}
-	if lacks == nil {
+	if missing == nil {
 		return f.conclude(LevelOK, "SEND, RDMA READ and RDMA WRITE by SRD")
 	}
 	f.fix("use another type of instance, or a newer kernel or driver, or do without it; AWS lists the types with RDMA READ and WRITE")
-	return f.conclude(LevelInfo, "this device or its driver does not have %s", strings.Join(lacks, ", "))
+	return f.conclude(LevelInfo, "this device or its driver does not have %s", strings.Join(missing, ", "))
 }
 
 // checkEFAGID looks at the one GID of an EFA port.
@@ -61,7 +61,7 @@ func (m *machine) withoutCM(device string) (bool, Finding) {
 	}
 	f.Code = CodePeer
 	f.fix("measure between the hosts with queue pairs of type SRD, which are set up over TCP: verbs perf --help")
-	return false, f.conclude(LevelError, "%s is not tried: that takes a connection manager, and an EFA device has none", m.peer)
+	return false, f.conclude(LevelError, "%s is not tried: that takes a connection manager, which EFA devices do not have", m.peer)
 }
 
 // checkEFANetwork reminds of what only the settings of AWS show.
@@ -108,7 +108,7 @@ func (m *machine) checkGPU() Finding {
 	return f.conclude(LevelWarning, "memory of GPUs likely cannot be registered: efa_nv_peermem is not loaded")
 }
 
-// lookForEFA tells of an EFA card that has no driver, and of an AWS instance without such a card.
+// lookForEFA reports an EFA card that has no driver, or an AWS instance without such a card.
 func (m *machine) lookForEFA(f *Finding) {
 	const bus, amazon = "/sys/bus/pci/devices/", "0x1d0f"
 	entries, _ := m.list(bus) // without it nothing is known

@@ -48,7 +48,7 @@ func (p patient) pci(function, vendor, device string, driver bool) {
 	}
 }
 
-// TestDoctorEFAHealthy: nothing that an EFA adapter does without is asked for.
+// TestDoctorEFAHealthy: the doctor does not ask for anything that an EFA adapter does without.
 func TestDoctorEFAHealthy(t *testing.T) {
 	d := examine(t.Context(), efaHost(t).machine, nil)
 	if !d.Works || d.Verdict != "RDMA works: a ping-pong went through on efa_0" {
@@ -58,7 +58,7 @@ func TestDoctorEFAHealthy(t *testing.T) {
 		text := f.Title + "\n" + strings.Join(append(f.Evidence, f.Fix...), "\n")
 		for _, wrong := range []string{"4791", "layer Ethernet", "modprobe rdma_ucm", "ip address", "ip link", "macvlan"} {
 			if strings.Contains(text, wrong) {
-				t.Errorf("%s tells of %s:\n%s", f.Code, wrong, text)
+				t.Errorf("%s describes %s:\n%s", f.Code, wrong, text)
 			}
 		}
 		if f.Level == LevelWarning {

@@ -58,7 +58,7 @@ program, and it behaves like rxe. Another program does not see the device, but h
 	return cmd
 }
 
-// noGUID is the GUID of a device that has none, such as an EFA device before Linux 7.
+// noGUID is the GUID of a device without one, such as an EFA device on Linux 6.1.
 var noGUID = ib.GUID(0).String()
 
 // printDevices writes the list as a table or as JSON.

@@ -2,6 +2,7 @@ package control
 
 import (
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -48,6 +49,35 @@ func TestEFA(t *testing.T) {
 	for name, least := range map[string]int{"hw_counters/keep_alive_rcvd": 1, "ports/1/hw_counters/recv_wrs": 900, "ports/1/hw_counters/send_wrs": 200} {
 		if n, err := strconv.Atoi(attribute(t, "efa_0", name)); err != nil || n < least {
 			t.Errorf("%s is %d, want at least %d; %v", name, n, least, err)
+		}
+	}
+}
+
+// TestEFAVerbs: the command verbs shows what an EFA device has, and its doctor asks for nothing that it does without.
+func TestEFAVerbs(t *testing.T) {
+	testenv.Boot(t, efaEnv, "efa/model")
+	verbs := func(args ...string) string {
+		return program.Launch(t, append([]string{"/bin/verbs"}, args...)...).Wait(t)
+	}
+	out := verbs("devices") + verbs("info", "efa_0") + verbs("status") + verbs("res")
+	rdma := map[bool]string{true: "yes", false: "no"}[!testenv.CardIs("no-read")]
+	for _, want := range []string{
+		`efa_0 +\S+ +efa +efa +1 +yes`, `efa_rdma_read: +` + rdma, `efa_max_rdma_size: +0x[0-9a-f]+ bytes`, `max_msg_sz: +0x22e0 bytes`,
+		`GID\[  0\]: +\S+, fe80::200:ff:fe00:ef01\n`, `efa_0/1 +ACTIVE +LINK_UP +100 Gb/s \(4X\) +Unspecified +- +8928 `,
+	} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("nothing matches %q:\n%s", want, out)
+		}
+	}
+	out = verbs("doctor", "-v")
+	for _, want := range []string{"RDMA works: a ping-pong went through on efa_0, efa_1", "8 messages of 5000 bytes polled", "security group"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the doctor does not say %q:\n%s", want, out)
+		}
+	}
+	for _, wrong := range []string{"warning  ", "error  ", "4791", "modprobe rdma_ucm\n"} {
+		if strings.Contains(out, wrong) {
+			t.Errorf("the doctor says %q:\n%s", wrong, out)
 		}
 	}
 }
