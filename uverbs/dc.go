@@ -181,8 +181,8 @@ func (q *QP) ownAddress(port uint8, attr PortAttr) (AHAttr, error) {
 	return ah, err
 }
 
-// PathTo returns the attributes of an AH for a peer that a UD QP or a DCI sends to. It uses the
-// local port and the GID of the QP.
+// PathTo returns the attributes of an AH for a peer that a UD or SRD QP or a DCI sends to. It
+// uses the local port and the GID of the QP.
 func (q *QP) PathTo(remote Endpoint) (AHAttr, error) {
 	if err := q.usable(); err != nil {
 		return AHAttr{}, err
