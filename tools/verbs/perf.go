@@ -72,9 +72,10 @@ A test sends what the program of perftest with the same name sends (send-lat is 
 its defaults: 2 bytes for latency and 65536 for bandwidth, 1000 messages (write-bw 5000), 128 in
 flight, one completion for 100 of them (for each above 8 KiB). --warmup messages precede those that
 count. The latency is half of a round trip, and for READs and atomics all of it. The bandwidth of
---both is the sum of both directions. Type dc needs mlx5 on both sides. --imm, --use-srq, --use-ooo,
---atomic-type, --log-dci-streams and --mcg are for both sides. --odp, --relaxed-ordering, --use-dm
-and --ph are for this side, and "verbs perf serve" has them, too.
+--both is the sum of both directions. Type dc needs mlx5 on both sides, and srd needs efa, where
+each message has a completion. --imm, --use-srq, --use-ooo, --atomic-type, --log-dci-streams and
+--mcg are for both sides. --odp, --relaxed-ordering, --use-dm and --ph are for this side, and
+"verbs perf serve" has them, too.
 
 With --perftest the peer is the program of perftest itself. This side is its client or, without
 HOST, its server, for one test. perftest does not exchange its options, so give both sides the same

@@ -158,7 +158,7 @@ func (e *perftestEnd) connectPeer(ctx context.Context, log io.Writer, host strin
 		err = e.o.config.CheckType(e.dev)
 	}
 	if err == nil && e.session == nil {
-		e.session = perftest.NewSession(conn, false, attr.LinkLayer == ib.LinkLayerEthernet || e.o.local.GID != perf.Auto)
+		e.session = perftest.NewSession(conn, false, attr.LinkLayer != ib.LinkLayerInfiniBand || e.o.local.GID != perf.Auto)
 	}
 	return err
 }

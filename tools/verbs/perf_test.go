@@ -26,7 +26,7 @@ func TestPerfFlags(t *testing.T) {
 		{"send-lat h -s 0", "--size is 0, allowed: 1 to"},
 		{"send-lat h -p 0", "--port is 0, allowed: 1 to 65535"},
 		{"send-lat h -t xrc", `--type is "xrc", allowed: rc, uc, ud`},
-		{"read-bw h -t ud", "--type is ud, allowed: rc, dc, as read-bw needs a QP with one peer"},
+		{"read-bw h -t ud", "--type is ud, allowed: rc, dc, srd, as read-bw needs a QP with one peer"},
 		{"send-lat h -q 2", "unknown shorthand flag: 'q'"},
 		{"atomic-lat h -s 16", "unknown shorthand flag: 's'"},
 		{"write-lat h -e", "--events without --imm: write-lat polls memory, for which there are no events"},

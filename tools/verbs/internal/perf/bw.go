@@ -198,7 +198,11 @@ func (b *blast) takeSends() (int, error) {
 			f.telling = false
 			continue
 		}
-		f.completed = int(wcs[i].ID & sendMask)
+		if b.moderate == 1 { // completions of SRD come in no order
+			f.completed++
+		} else {
+			f.completed = int(wcs[i].ID & sendMask)
+		}
 	}
 	b.done += int64(n)
 	if !b.sending {

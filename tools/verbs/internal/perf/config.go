@@ -30,10 +30,11 @@ const (
 
 // Types of queue pairs.
 const (
-	RC = "rc"
-	UC = "uc"
-	UD = "ud"
-	DC = "dc"
+	RC  = "rc"
+	UC  = "uc"
+	UD  = "ud"
+	DC  = "dc"
+	SRD = "srd" // of efa
 )
 
 // Kinds of atomics.
@@ -82,7 +83,7 @@ const Auto = -1
 type Config struct {
 	Op         string        `json:"operation"`            // send, write, read or atomic
 	Metric     string        `json:"metric"`               // lat or bw
-	Type       string        `json:"type"`                 // rc, uc, ud or dc
+	Type       string        `json:"type"`                 // rc, uc, ud, dc or srd
 	Sizes      []int         `json:"sizes"`                // of messages, in bytes, in the order of the tests
 	All        bool          `json:"all,omitempty"`        // Sizes is a sweep, and may be cut at what both sides take
 	Iterations int           `json:"iterations,omitempty"` // messages of each QP, if Duration is 0
@@ -174,7 +175,7 @@ func (c *Config) Validate() error {
 	}{
 		{"operation", c.Op, []string{Send, Write, Read, Atomic}},
 		{"metric", c.Metric, []string{Lat, BW}},
-		{"type", c.Type, []string{RC, UC, UD, DC}},
+		{"type", c.Type, []string{RC, UC, UD, DC, SRD}},
 	} {
 		if !slices.Contains(f.allowed, f.given) {
 			return field(f.name, peertext.Quote(f.given), "%s", strings.Join(f.allowed, ", "))
@@ -218,6 +219,8 @@ func (c *Config) Validate() error {
 		return field("inline", c.Inline, "0 to %d bytes", maxMessage)
 	case c.Moderate != Auto && c.Moderate < 1:
 		return field("moderate", c.Moderate, "1 and more")
+	case c.Type == SRD && c.Moderate > 1:
+		return field("moderate", c.Moderate, "1, as each message of type srd has a completion")
 	case c.Moderate > c.Depth:
 		return field("moderate", c.Moderate, "up to --depth, which is %d", c.Depth)
 	case c.List != Auto && (c.List < 1 || c.List > c.Depth):
@@ -253,8 +256,10 @@ func (c *Config) validateOp() error {
 		return field("type", "ud", "%s, as %s needs a QP with one peer", strings.Join(c.Types(), ", "), c.Name())
 	case c.Type == UC && (c.Op == Read || c.Op == Atomic):
 		return field("type", "uc", "%s, as %s needs a reliable connection", strings.Join(c.Types(), ", "), c.Name())
-	case c.Type == DC && c.CM:
-		return field("type", "dc", "rc, ud, as the connection manager (--cm) connects nothing for type dc")
+	case (c.Type == DC || c.Type == SRD) && c.CM:
+		return field("type", c.Type, "rc, ud, as the connection manager (--cm) connects nothing for type %s", c.Type)
+	case c.Type == SRD && c.Op == Atomic:
+		return field("type", "srd", "%s, as SRD has no atomics", strings.Join(c.Types(), ", "))
 	case c.Type == UC && c.CM:
 		return field("type", "uc", "rc, ud, as the connection manager (--cm) has no connections of type uc")
 	case len(c.Sizes) == 0 || len(c.Sizes) > MaxSizes:
@@ -278,9 +283,11 @@ func (c *Config) validateOp() error {
 func (c *Config) Types() []string {
 	switch c.Op {
 	case Send:
-		return []string{RC, UC, UD, DC}
+		return []string{RC, UC, UD, DC, SRD}
 	case Write:
-		return []string{RC, UC, DC}
+		return []string{RC, UC, DC, SRD}
+	case Read:
+		return []string{RC, DC, SRD}
 	}
 	return []string{RC, DC}
 }
@@ -334,6 +341,8 @@ func (c *Config) moderation(size int) int {
 		return c.Moderate
 	}
 	switch {
+	case c.Type == SRD:
+		return 1
 	case c.List > 1:
 		return c.List
 	case size > largeMessage && c.Type != UD && !c.All && !c.Events:
@@ -347,7 +356,7 @@ func (c *Config) inlineWanted() (bytes int, orLess bool) {
 	switch {
 	case c.Inline != Auto:
 		return c.Inline, false
-	case c.Metric == BW || c.Op == Read || c.Op == Atomic:
+	case c.Metric == BW || c.Op == Read || c.Op == Atomic || c.Type == SRD && c.Op == Write: // narrow WQEs have none for WRITE
 		return 0, false
 	case c.Op == Write:
 		return inlineWrite, true
@@ -397,6 +406,9 @@ type Limits struct {
 	IWARP      bool   // IWARP says that it is of iWARP, which has reliable connections alone, made by the connection manager.
 }
 
+// srd reports whether the device has queue pairs of types UD and SRD alone.
+func (l *Limits) srd() bool { return l.Driver == "efa" }
+
 // limits asks a device.
 func limits(dev *uverbs.Device, port uverbs.PortAttr) Limits {
 	a := dev.Attr()
@@ -410,7 +422,7 @@ func limits(dev *uverbs.Device, port uverbs.PortAttr) Limits {
 // fit refuses what a device cannot do; a sweep it cuts.
 func (c *Config) fit(l Limits) error {
 	switch {
-	case l.IWARP && c.Type != RC:
+	case l.IWARP && c.Type != RC, l.srd() && !c.datagrams(), !l.srd() && c.Type == SRD:
 		return lacks("type", l.Device, &uverbs.FeatureError{Feature: "QP type " + strings.ToUpper(c.Type), Driver: l.Driver})
 	case l.IWARP && !c.CM:
 		return fmt.Errorf("--cm is missing: %s is of iWARP, where the connection manager alone connects queue pairs", l.Device)
@@ -422,6 +434,9 @@ func (c *Config) fit(l Limits) error {
 	mtu := min(l.MTU, cmp.Or(c.MTU, l.MTU))
 	if c.Type == UD {
 		longest, why = mtu, fmt.Sprintf("the MTU of %s, as a datagram is one packet", l.Device)
+	}
+	if c.Type == SRD && c.Op != Send {
+		longest = maxMessage // MaxMsg is of SENDs; the device refuses more than its own limit
 	}
 	if c.All {
 		c.Sizes = slices.DeleteFunc(slices.Clone(c.Sizes), func(s int) bool { return s > longest })

@@ -109,12 +109,15 @@ func TestValidate(t *testing.T) {
 	}{
 		{with("sned", BW, func(*Config) {}), `--operation is "sned", allowed: send, write, read, atomic`},
 		{with(Send, "jitter", func(*Config) {}), `--metric is "jitter"`},
-		{with(Send, BW, func(c *Config) { c.Type = "rd" }), `--type is "rd", allowed: rc, uc, ud, dc`},
-		{with(Read, Lat, func(c *Config) { c.Type = UD }), "--type is ud, allowed: rc, dc, as read-lat needs a QP with one peer"},
-		{with(Write, BW, func(c *Config) { c.Type = UD }), "allowed: rc, uc, dc"},
+		{with(Send, BW, func(c *Config) { c.Type = "rd" }), `--type is "rd", allowed: rc, uc, ud, dc, srd`},
+		{with(Read, Lat, func(c *Config) { c.Type = UD }), "--type is ud, allowed: rc, dc, srd, as read-lat needs a QP with one peer"},
+		{with(Write, BW, func(c *Config) { c.Type = UD }), "allowed: rc, uc, dc, srd"},
 		{with(Atomic, Lat, func(c *Config) { c.Type = UC }), "--type is uc, allowed: rc, dc, as atomic-lat needs a reliable connection"},
 		{with(Read, BW, func(c *Config) { c.Type, c.CM = DC, true }), "--type is dc, allowed: rc, ud, as the connection manager"},
 		{with(Send, Lat, func(c *Config) { c.Type, c.CM = UC, true }), "--type is uc, allowed: rc, ud, as the connection manager (--cm) has no connections of type uc"},
+		{with(Send, Lat, func(c *Config) { c.Type, c.CM = SRD, true }), "--type is srd, allowed: rc, ud, as the connection manager (--cm) connects nothing for type srd"},
+		{with(Atomic, Lat, func(c *Config) { c.Type = SRD }), "--type is srd, allowed: rc, dc, as SRD has no atomics"},
+		{with(Send, BW, func(c *Config) { c.Type, c.Moderate = SRD, 2 }), "--moderate is 2, allowed: 1, as each message of type srd"},
 		{with(Send, Lat, func(c *Config) { c.Sizes = []int{0} }), "--size is 0, allowed: 1 to 2147483648"},
 		{with(Send, Lat, func(c *Config) { c.Sizes = []int{4, -1} }), "--size is -1"},
 		{with(Send, Lat, func(c *Config) { c.Sizes = []int{1<<31 + 1} }), "--size is 2147483649"},
@@ -192,6 +195,27 @@ func TestFit(t *testing.T) {
 		if err := c.config.fit(iwarp); err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, errors.ErrUnsupported) != c.feature {
 			t.Errorf("on iWARP error is %v, want %q", err, c.want)
 		}
+	}
+	efa := device
+	efa.Device, efa.Driver, efa.MaxSRQWR, efa.RdAtomic, efa.MaxMsg = "efa_9", "efa", 0, 0, 8928
+	for _, c := range []struct {
+		config  Config
+		limits  Limits
+		feature bool
+		want    string
+	}{
+		{Default(Send, Lat), efa, true, "--type: efa_9: uverbs: QP type RC not supported by driver efa"},
+		{with(Send, Lat, func(c *Config) { c.Type = SRD }), device, true, "--type: rxe9: uverbs: QP type SRD"},
+		{with(Send, BW, func(c *Config) { c.Type = SRD }), efa, false, "--size is 65536, allowed: 1 to 8928, max_msg_sz of efa_9"},
+		{with(Send, Lat, func(c *Config) { c.Type, c.SRQ = SRD, true }), efa, true, "--use-srq: efa_9: uverbs: SRQ"},
+	} {
+		if err := c.config.fit(c.limits); err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, errors.ErrUnsupported) != c.feature {
+			t.Errorf("error is %v, want %q", err, c.want)
+		}
+	}
+	srd := with(Read, BW, func(c *Config) { c.Type, c.All, c.Sizes, c.List = SRD, true, Sweep(1<<23), 4 })
+	if err := srd.fit(efa); err != nil || len(srd.Sizes) != 23 || srd.moderation(2) != 1 {
+		t.Errorf("a sweep of READs of SRD: %v, %v, one completion for %d messages", err, srd.Sizes, srd.moderation(2))
 	}
 	if c := with(Send, BW, func(c *Config) { c.CM = true }); c.fit(iwarp) != nil {
 		t.Errorf("on iWARP error is %v", c.fit(iwarp))

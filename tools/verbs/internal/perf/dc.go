@@ -39,7 +39,7 @@ func (c *Config) CheckType(dev *uverbs.Device) error {
 	if c.OutOfOrder { // the kernel checks that it has it for this type when the queue pair gets ready
 		opened.Do(func() error {
 			switch c.Type {
-			case UD:
+			case UD, SRD:
 				return qp.ReadyUD(qkey)
 			case DC:
 				return nil
@@ -64,6 +64,8 @@ func (c *Config) qpType() ib.QPType {
 		return ib.UC
 	case UD:
 		return ib.UD
+	case SRD:
+		return ib.SRD
 	}
 	return ib.RC
 }

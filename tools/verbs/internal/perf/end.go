@@ -271,7 +271,7 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 	if !e.Config.CM {
 		e.opened.Keep(qp)
 		switch e.Config.Type {
-		case UD:
+		case UD, SRD:
 			return qp, qp.ReadyUD(qkey)
 		case DC:
 			return qp, mlx5.ReadyDC(qp)
@@ -359,7 +359,7 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 		}
 		e.counted = e.Limits.IWARP && e.Config.Op == Send && e.Config.Metric == BW && peers[i].Own != 0
 		switch {
-		case e.Config.Type == UD, e.Config.Type == DC && (!e.Server || e.Config.DCBoth()):
+		case e.Config.datagrams(), e.Config.Type == DC && (!e.Server || e.Config.DCBoth()):
 			ah, err := e.ahFor(peer)
 			if err != nil {
 				return err
@@ -446,6 +446,10 @@ func routes(table []uverbs.GIDEntry, index int, peer ib.GID) error {
 	return refuse(field("gid", fmt.Sprintf("%d (%s)", index, mine.Addr()), "one with an address of the family of the peer's GID, %s: %s", peer.Addr(), strings.Join(suit, ", ")))
 }
 
+// datagrams reports whether each message names the queue pair that it goes to. For READs and WRITEs of SRD the
+// side with the memory has an address handle of the other one, too.
+func (c *Config) datagrams() bool { return c.Type == UD || c.Type == SRD }
+
 // ahFor returns the address handle for datagrams to a peer, or for the requests of a DC initiator.
 func (e *End) ahFor(p Peer) (*uverbs.AH, error) {
 	attr, err := AHAttr(e.Dev, e.Port, e.Local.GID, p.LID, p.GID)
@@ -464,6 +468,9 @@ func (e *End) ahFor(p Peer) (*uverbs.AH, error) {
 func (e *End) register() error {
 	e.memory = newLayout(&e.Config)
 	access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
+	if e.Limits.srd() { // some cards have SENDs alone, and READ but no WRITE
+		access = uverbs.AccessLocalWrite | map[string]uverbs.Access{Read: uverbs.AccessRemoteRead, Write: uverbs.AccessRemoteWrite}[e.Config.Op]
+	}
 	if e.Limits.Atomics {
 		access |= uverbs.AccessRemoteAtomic
 	}

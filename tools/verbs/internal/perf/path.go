@@ -27,6 +27,7 @@ const pathToken = 16
 // path is one side's end of the connection for the token.
 type path struct {
 	qp    *uverbs.QP
+	ah    *uverbs.AH // of the peer, for SRD
 	cq    *uverbs.CQ
 	mr    *uverbs.MR
 	token [pathToken]byte // of the server; the memory is not asked, to which a peer may have access
@@ -47,7 +48,9 @@ func (e *End) openPath(remote ib.GID, local netip.Addr) (*Peer, error) {
 	p.mr = e.opened.MR(e.PD, pathToken, access)
 	p.cq = e.opened.CQ(e.Dev, uverbs.CQOptions{Size: 1})
 	o := uverbs.QPOptions{SendCQ: p.cq, RecvCQ: p.cq, MaxSendWR: 1, MaxRecvWR: 1, Path: e.qpOptions().Path}
-	o.Path.MaxRdAtomic = 1
+	if o.Path.MaxRdAtomic = 1; e.Limits.srd() {
+		o.Type, o.Path.MaxRdAtomic = ib.SRD, 0
+	}
 	if local.IsValid() {
 		table, err := e.Dev.GIDTable(e.Port)
 		if err != nil {
@@ -61,7 +64,12 @@ func (e *End) openPath(remote ib.GID, local netip.Addr) (*Peer, error) {
 		}
 	}
 	p.qp = e.opened.QP(e.PD, o)
-	e.opened.Do(func() error { return p.qp.Init() })
+	e.opened.Do(func() error {
+		if e.Limits.srd() {
+			return p.qp.ReadyUD(qkey)
+		}
+		return p.qp.Init()
+	})
 	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
@@ -82,6 +90,11 @@ func (e *End) connectPath(ctx context.Context, peer *Peer) error {
 	if err := e.Routes(peer.GID); err != nil {
 		return err
 	}
+	if e.Limits.srd() {
+		var err error
+		e.path.ah, err = e.ahFor(*peer)
+		return err
+	}
 	return e.path.qp.Connect(ctx, peer.endpoint())
 }
 
@@ -91,9 +104,13 @@ func (e *End) fetchToken(ctx context.Context, server *Peer) ([]byte, error) {
 	if p == nil {
 		return nil, nil
 	}
-	err := p.qp.PostSend(uverbs.SendWR{
+	wr := uverbs.SendWR{
 		Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{p.mr.SGE(0, pathToken)}, RemoteAddr: server.Addr, RKey: server.RKey,
-	})
+	}
+	if p.ah != nil {
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = p.ah, server.QPN, qkey
+	}
+	err := p.qp.PostSend(wr)
 	if err == nil {
 		err = e.one(ctx, p.cq, p.qp)
 	}

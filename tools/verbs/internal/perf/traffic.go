@@ -92,12 +92,6 @@ func (f *flow) build(e *End, qp, size int) {
 				wr.Opcode, wr.Imm = uverbs.WRSendWithImm, immOf(qp)
 			}
 			wr.RemoteAddr, wr.RKey = 0, 0
-			if c.Type == UD {
-				wr.AH, wr.RemoteQPN, wr.RemoteQKey = f.ah, f.remote.QPN, qkey
-				if c.CM {
-					wr.RemoteQKey = qkeyCM
-				}
-			}
 		case Write:
 			wr.Opcode = uverbs.WRRDMAWrite
 			if c.Imm {
@@ -110,6 +104,12 @@ func (f *flow) build(e *End, qp, size int) {
 			wr.CompareAdd = 1
 			if c.AtomicType == Swap { // the first finds 0, and the others 1
 				wr.Opcode, wr.CompareAdd, wr.Swap = uverbs.WRCompareSwap, 0, 1
+			}
+		}
+		if c.datagrams() {
+			wr.AH, wr.RemoteQPN, wr.RemoteQKey = f.ah, f.remote.QPN, qkey
+			if c.CM {
+				wr.RemoteQKey = qkeyCM
 			}
 		}
 		if c.Type == DC {

@@ -19,7 +19,7 @@ const (
 // have the same.
 type Test struct {
 	Op         string // Op is the operation.
-	Type       string // Type is the type of the queue pairs: RC, UC, UD or DC.
+	Type       string // Type is the type of the queue pairs: RC, UC, UD, DC or SRD.
 	Latency    bool   // Latency is measured, or else bandwidth.
 	Both       bool   // Both directions, of a bandwidth test.
 	Sizes      []int  // Sizes of messages, in bytes.
@@ -73,6 +73,9 @@ func (t Test) command(cm bool) string {
 	}
 	if t.Multicast {
 		line += " -g"
+	}
+	if t.Type == "SRD" {
+		line += " -x 0"
 	}
 	if t.Swap {
 		line += " -A CMP_AND_SWAP"
