@@ -23,6 +23,7 @@ accepted by their long names, too. Give both sides the same --type, --size and -
 Type srq is several RC queue pairs that receive from one shared receive queue. Type xrc is a queue
 pair for each direction, and a shared receive queue in an XRC domain; ibv_xsrq_pingpong plays 5
 iterations by default.
+Type srd, of driver efa, is like ud, but reliable, and no program of rdma-core has it.
 Queue pairs of type uc and ud do not repeat lost messages: after a loss, both sides hang until
 --timeout.
 ` + trust + `A server listens on all addresses, serves the first client that sends an endpoint, and exits. It

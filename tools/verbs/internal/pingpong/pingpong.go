@@ -47,7 +47,7 @@ const (
 )
 
 // Types are the types of ping-pong.
-var Types = []string{perf.RC, perf.UC, perf.UD, TypeSRQ, TypeXRC}
+var Types = []string{perf.RC, perf.UC, perf.UD, perf.SRD, TypeSRQ, TypeXRC}
 
 // check refuses impossible options before anything is opened.
 func (o *Options) check() error {

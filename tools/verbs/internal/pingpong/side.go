@@ -41,7 +41,7 @@ type side struct {
 	recvQP *uverbs.QP   // the one that receives, with XRC
 	opened objects.Stack
 	result Result
-	ah     *uverbs.AH // the address handle of the peer, of a UD QP
+	ah     *uverbs.AH // the address handle of the peer, of a UD or SRD QP
 	conn   net.Conn   // to the peer, with XRC
 	clock  clock      // with --ts
 	memory
@@ -156,7 +156,7 @@ func (e *side) createQPs() {
 		qp := e.opened.QP(e.pd, q)
 		e.qps = append(e.qps, &queuePair{QP: qp})
 		e.opened.Do(func() error {
-			if e.o.Type == perf.UD {
+			if e.o.datagrams() {
 				return qp.ReadyUD(qkey)
 			}
 			return qp.Init()
@@ -171,6 +171,9 @@ func (e *side) createXRC(path uverbs.PathOptions) {
 	e.recvQP = objects.Open(&e.opened, func() (*uverbs.QP, error) { return xrcd.CreateQP(uverbs.XRCRecvOptions{Path: path}) })
 	e.opened.Do(func() error { return e.recvQP.Init() })
 }
+
+// datagrams reports whether each message names the queue pair that it goes to.
+func (o *Options) datagrams() bool { return o.Type == perf.UD || o.Type == perf.SRD }
 
 // qkey is the Q_Key of ibv_ud_pingpong.
 const qkey = 0x11111111
@@ -197,6 +200,11 @@ func (o *Options) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 		q.Type = ib.UC
 	case perf.UD:
 		q.Type = ib.UD
+	case perf.SRD:
+		q.Type = ib.SRD
+	}
+	if o.datagrams() {
+		q.Path.MaxRdAtomic = 0
 	}
 	if o.GID >= 0 {
 		q.Path.GIDIndex = new(o.GID)
@@ -212,12 +220,16 @@ func (o *Options) checkDevice(dev *uverbs.Device) error {
 	if err := o.checkCaps(dev); err != nil {
 		return err
 	}
-	if o.Type == perf.UD {
+	if o.datagrams() {
 		port, err := dev.Port(o.IBPort)
 		if err != nil {
 			return err
 		}
-		if mtu := port.ActiveMTU.Bytes(); o.Size > mtu {
+		mtu := port.ActiveMTU.Bytes()
+		if o.Type == perf.SRD {
+			mtu = int(port.MaxMsgSize)
+		}
+		if o.Size > mtu {
 			return fmt.Errorf("--size is %d, allowed: 1 to %d, the MTU of %s, as a datagram is one packet", o.Size, mtu, dev.Name())
 		}
 	}
@@ -357,7 +369,7 @@ func (e *side) addresses(remote []address) (all []address, err error) {
 func (e *side) reach(ctx context.Context, remote []address) error {
 	for i, q := range e.qps {
 		q.remote = remote[i]
-		if e.o.Type == perf.UD {
+		if e.o.datagrams() {
 			return e.reachUD(remote[i].Endpoint)
 		}
 		if err := q.Connect(ctx, remote[i].Endpoint); err != nil {
@@ -374,7 +386,7 @@ func (e *side) reach(ctx context.Context, remote []address) error {
 	return nil
 }
 
-// reachUD makes the address handle of the peer of a UD QP.
+// reachUD makes the address handle of the peer of a UD or SRD QP.
 func (e *side) reachUD(remote uverbs.Endpoint) error {
 	attr, err := perf.AHAttr(e.dev, e.o.IBPort, e.o.GID, remote.LID, remote.GID)
 	if err != nil {
@@ -533,7 +545,7 @@ func (e *side) checkMessage(wc *uverbs.WC, q *queuePair) error {
 	if err := peer.CheckCompletion(wc, uverbs.WCRecv, e.header+e.o.Size); err != nil {
 		return fmt.Errorf("%w; give both sides the same --size", err)
 	}
-	if e.o.Type == perf.UD && wc.SrcQP != q.remote.QPN {
+	if e.o.datagrams() && wc.SrcQP != q.remote.QPN {
 		return fmt.Errorf("it is from queue pair %#x, the peer's is %#x", wc.SrcQP, q.remote.QPN)
 	}
 	return nil
