@@ -24,6 +24,11 @@ func (c *config) efaSuite() suite {
 				programs: []program{only("control", "TestEFAHosts")},
 			},
 			{
+				name: "perf", kernel: "latest", device: "efa", flags: newest.flags, with: []string{"perftest", "ibverbs-providers", "ibverbs-utils"}, bin: []string{"verbs", "srdcat"},
+				env:      append(env[:1:1], "GOVERBS_EFA_PERF=1"),
+				programs: []program{only("control", "TestEFAPerftest"), only("control", "TestEFAPerf"), only("control", "TestEFAPingpong"), only("control", "TestEFAOrdered")},
+			},
+			{
 				name: "libfabric", kernel: "latest", device: "efa", flags: []string{"-with-suite", "sid", "-hosts", "2", "-cpus", "1", "-mem", "2G"},
 				with: []string{"libfabric-bin", "ibverbs-providers"}, env: []string{guest, "GOVERBS_LIBFABRIC=1", "FI_EFA_RX_SIZE=256"},
 				programs: []program{only("control", "TestLibfabric")},
