@@ -277,7 +277,7 @@ func TestFull(t *testing.T) {
 // TestInline sends data that the request itself has, of all lengths.
 func TestInline(t *testing.T) {
 	first, _ := pair(t, uverbs.QPOptions{Type: ib.SRD})
-	sizes := map[int]int{1: 32} // what MaxInline is for what was asked
+	sizes := map[int]int{1: 32} // what MaxInline is for a MaxInline that a program wants
 	wide, err := first.pd.CreateQP(uverbs.QPOptions{Type: ib.SRD, SendCQ: first.cq, RecvCQ: first.cq, MaxInline: 33})
 	if err == nil { // the card and the kernel, since Linux 7.0, have wide requests
 		sizes[33] = 80
