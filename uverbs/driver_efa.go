@@ -128,6 +128,9 @@ func (efaDriver) openContext(d *Device, u udata) error {
 	if !mmio.Supported {
 		return &FeatureError{Feature: "efa on this architecture", Driver: "efa", Err: errors.New("the library has no barriers for it")}
 	}
+	if len(u.out) == 0 { // of a context that was imported
+		return &FeatureError{Feature: "ImportDevice", Driver: "efa", Err: errors.New("the kernel tells the queues of a context only to the program that opens it")}
+	}
 	x := &efaContext{}
 	var err error
 	if x.Context, err = efa.DecodeContext(u.out); err != nil {

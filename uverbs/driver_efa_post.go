@@ -13,7 +13,7 @@ var (
 	errKey24     = &wrong{"SGL", "an lkey has more than 24 bits, which no MR of this device has"}
 	errEmptyRecv = &wrong{"SGL", "a receive needs at least one SGE on this device"}
 	errRDMASGE   = &reason{"RDMA takes one SGE on this device", ErrTooManySGE}
-	errNarrow    = &reason{"inline data of a WRITE needs a QP with a MaxInline of more than 32 bytes, and a device that has them", errInlineUse}
+	errNarrow    = &reason{"inline data of a WRITE needs a QP with a MaxInline of more than 32", errInlineUse}
 )
 
 // encodeEfa writes work requests into the queue, as its requests from first on. It returns errNeedsBuilder for an
@@ -62,6 +62,9 @@ func (q *QP) encodeEfa(first int, wrs []SendWR, ops uint32) error {
 			s.SetRDMA(wr.RemoteAddr, wr.RKey)
 		}
 		if len(wr.Inline) > 0 {
+			if len(wr.SGL) > 0 {
+				return errInlineUse
+			}
 			if err := s.AddInline(wr.Inline); err != nil {
 				return efaErr(err, rdma)
 			}

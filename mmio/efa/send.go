@@ -237,12 +237,14 @@ func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 func (s *SendSlot) AddInline(b []byte) error {
 	q, op := s.q, s.op&^Quiet
 	switch {
-	case op == Read || op != Send && op != SendImm && !q.inlineWrite:
+	case op == Read:
 		return ErrInlineOp
 	case s.sges != 0:
 		return ErrMixedData
 	case len(b) > int(q.maxInline-s.length):
 		return ErrInlineTooLong
+	case op != Send && op != SendImm && !q.inlineWrite:
+		return ErrInlineOp
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Add(s.p, s.data)), len(b)), b)
 	s.data, s.length, s.inline = s.data+uint32(len(b)), s.length+uint32(len(b)), true
