@@ -20,7 +20,7 @@ const RigEnv = "GOVERBS_RIG"
 
 // Rig is what there is to test with.
 type Rig struct {
-	Driver  string    // Driver is the driver's name, "rxe", "mlx5" or "siw"; "rxe" for software devices, which play it.
+	Driver  string    // Driver is the driver's name, "rxe", "mlx5", "siw" or "efa"; "rxe" for software devices, which play it.
 	Soft    bool      // Soft says that the devices are software devices in the process.
 	Devices [2]string // Devices are two RDMA devices that reach each other.
 	Netdevs [2]string // Netdevs are their network interfaces; empty on InfiniBand without IPoIB.
@@ -117,6 +117,9 @@ func rigOf(names string, netdev func(device string) string, infiniBand func(devi
 		r.Netdevs, r.Addrs = rxeRig.Netdevs, guestAddrs // which vmrun gives it in place of rxe
 		return r
 	}
+	if r.EFA() {
+		return r // it carries no IP, and has one GID
+	}
 	for i, d := range r.Devices {
 		r.Netdevs[i] = netdev(d)
 	}
@@ -152,11 +155,30 @@ func (r Rig) InfiniBand() bool { return r.OnInfiniBand }
 // by the connection manager.
 func (r Rig) IWARP() bool { return r.Driver == "siw" }
 
-// NeedsIB skips a test that is about something which InfiniBand and RoCE have and iWARP has not,
+// EFA reports whether the devices are EFA cards of AWS, which know datagrams alone: reliable ones
+// without order (SRD), and UD.
+func (r Rig) EFA() bool { return r.Driver == "efa" }
+
+// efaLacks is what EFA does not have of that which the tests ask of InfiniBand and RoCE.
+var efaLacks = []string{
+	"CQ resizing", "QP type UC", "SGE limits that can be exceeded", "atomics", "completions in the order of posting", "inline data of 128 bytes",
+	"manual QP state changes", "memory windows", "path MTUs", "solicited events", "states of QPs over netlink",
+}
+
+// NeedsIB skips a test that is about something which InfiniBand and RoCE have and iWARP or EFA has not,
 // in words that say what: datagrams, atomics, GIDs, immediate data, changes of state by hand.
 func NeedsIB(tb testing.TB, what string) {
 	tb.Helper()
-	if r := TheRig(); r.IWARP() {
+	if r := TheRig(); r.IWARP() || r.EFA() && slices.Contains(efaLacks, what) {
+		Skip(tb, &lacks{what, r.Driver})
+	}
+}
+
+// NotOnEFA skips a test that is about something which EFA cards do not have or do, in words
+// that say what.
+func NotOnEFA(tb testing.TB, what string) {
+	tb.Helper()
+	if r := TheRig(); r.EFA() {
 		Skip(tb, &lacks{what, r.Driver})
 	}
 }
@@ -211,10 +233,10 @@ func NeedsInfiniBand(tb testing.TB, what string) {
 	}
 }
 
-// NeedsRoCE skips a test that is about something which InfiniBand does not have, in words that say what.
+// NeedsRoCE skips a test that is about something which only Ethernet has, in words that say what.
 func NeedsRoCE(tb testing.TB, what string) {
 	tb.Helper()
-	if r := TheRig(); r.InfiniBand() {
+	if r := TheRig(); r.InfiniBand() || r.EFA() {
 		Skip(tb, &lacks{what, r.Driver})
 	}
 }

@@ -302,6 +302,7 @@ func TestSoftRig(t *testing.T) {
 		"soft0,soft1": {Driver: "rxe", Soft: true, Devices: [2]string{"soft0", "soft1"}, Netdevs: [2]string{"lo", "lo"}, Addrs: [2]string{SoftAddr(0), SoftAddr(1)}, GID: 1, GID6: 2},
 		"soft7":       {Driver: "rxe", Soft: true, Devices: [2]string{"soft7", "soft7"}, Netdevs: [2]string{"lo", "lo"}, Addrs: [2]string{SoftAddr(0), SoftAddr(1)}, GID: 1, GID6: 2},
 		"siw0,siw1":   {Driver: "siw", Devices: [2]string{"siw0", "siw1"}, Netdevs: [2]string{"ve0", "ve1"}, Addrs: [2]string{"10.1.0.1", "10.1.0.2"}},
+		"efa_0,efa_1": {Driver: "efa", Devices: [2]string{"efa_0", "efa_1"}},
 		"mlx5_0":      {Driver: "mlx5", Devices: [2]string{"mlx5_0", "mlx5_0"}, OnInfiniBand: true},
 	} {
 		if got := rigOf(names, none, ib); got != want {

@@ -14,9 +14,15 @@ import (
 
 // connectToSelf connects a QP with itself, or on iWARP, where that cannot be, with one of the same
 // PD. The first message on iWARP has a completion in the CQ.
-func connectToSelf(t *testing.T, s *side, qp *uverbs.QP) {
+func connectToSelf(t *testing.T, s *side, qp *queuePair) {
 	t.Helper()
-	if rig.IWARP() {
+	switch {
+	case rig.EFA():
+		if qp != s.qp {
+			must(t, initQP(qp.QP))
+		}
+		qp.meets(wayTo(t, s, s), qp)
+	case rig.IWARP():
 		cq, err := s.dev.CreateCQ(uverbs.CQOptions{Size: 16})
 		must(t, err)
 		closeLater(t, cq)
@@ -27,12 +33,12 @@ func connectToSelf(t *testing.T, s *side, qp *uverbs.QP) {
 		if qp != s.qp {
 			must(t, qp.Init())
 		}
-		joinIWARP(t, qp, peer, s.cq)
-		return
+		joinIWARP(t, qp.QP, peer, s.cq)
+	default:
+		end, err := qp.Endpoint()
+		must(t, err)
+		must(t, qp.Connect(t.Context(), end))
 	}
-	end, err := qp.Endpoint()
-	must(t, err)
-	must(t, qp.Connect(t.Context(), end))
 }
 
 // writeToSelf writes from a side's memory to its own.
@@ -60,6 +66,9 @@ func TestCloseWhileInUse(t *testing.T) {
 		}},
 		{"Query", func(s *side) error { return s.qp.Close() }, func(s *side) error { _, err := s.qp.Query(); return err }},
 		{"Modify", func(s *side) error { return s.qp.Close() }, func(s *side) error {
+			if rig.EFA() {
+				return s.qp.Modify(uverbs.QPAttr{QKey: testQKey}, uverbs.AttrQKey)
+			}
 			return s.qp.Modify(uverbs.QPAttr{MinRNRTimer: 12}, uverbs.AttrMinRNRTimer)
 		}},
 		{"Endpoint", func(s *side) error { return s.qp.Close() }, func(s *side) error { _, err := s.qp.Endpoint(); return err }},
@@ -131,9 +140,9 @@ func TestPollWhileQPsClose(t *testing.T) {
 	dev := openDevice(t, deviceName)
 	for range 2 {
 		a := newSide(t, dev, uverbs.QPOptions{})
-		var qps []*uverbs.QP
+		var qps []*queuePair
 		for range 4 {
-			qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 8})
+			qp, err := asSide(a.pd.CreateQP(uverbs.QPOptions{Type: reliable, SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 8}))
 			must(t, err)
 			connectToSelf(t, a, qp)
 			qps = append(qps, qp)

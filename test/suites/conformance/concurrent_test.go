@@ -52,6 +52,7 @@ func goodArguments(t *testing.T, dev *uverbs.Device, all []closer) map[string][]
 // or from one where the documentation requires that, first of an open object, and then while it is
 // closed. Nothing panics or hangs, and no result is one that a single goroutine could not have got.
 func TestConcurrentMethods(t *testing.T) {
+	testenv.NotOnEFA(t, "connections")
 	testenv.Tags(t, testenv.AnyLink, testenv.Long)
 	testenv.NeedsIB(t, "memory windows")
 	testenv.Guest(t)

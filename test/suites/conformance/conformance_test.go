@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,11 @@ var lackingSiw string
 //go:embed lacking_mlx5.txt
 var lackingMLX5 string
 
+// lackingEFA lists what kernels, or EFA cards, do not have.
+//
+//go:embed lacking_efa.txt
+var lackingEFA string
+
 func TestMain(m *testing.M) {
 	if report.Wanted(os.Args) {
 		os.Exit(report.Main(os.Args[1:]))
@@ -62,7 +68,7 @@ func runTests(m *testing.M) (code int) {
 			}
 		}()
 	}
-	return testenv.MainFor(m, map[string]string{"rxe": lacking + lackingRxe, "mlx5": lackingMLX5, "siw": lackingSiw, "soft": lacking + lackingSoft})
+	return testenv.MainFor(m, map[string]string{"rxe": lacking + lackingRxe, "mlx5": lackingMLX5, "siw": lackingSiw, "efa": lackingEFA, "soft": lacking + lackingSoft})
 }
 
 // deviceName is the device that most tests use.
@@ -120,15 +126,20 @@ func closeLater(t *testing.T, c closer) {
 
 // side is one side of a connection.
 type side struct {
-	typ ib.QPType // 0 is RC
+	typ ib.QPType
 	dev *uverbs.Device
 	pd  *uverbs.PD
 	buf *uverbs.Buffer
 	mr  *uverbs.MR
 	ch  *uverbs.CompChannel
 	cq  *uverbs.CQ
-	qp  *uverbs.QP
+	qp  *queuePair
+
+	early []uverbs.WC // completions that came before the one that was wanted
 }
+
+// efaMTU is the longest message of an EFA card.
+const efaMTU = 8928
 
 // bufferSize is the size of a side's buffer.
 const bufferSize = 64 << 10
@@ -138,6 +149,67 @@ var ipv4Index = rig.GID
 
 // testQKey is the Q_Key of UD queue pairs.
 const testQKey = 0x11111111
+
+// reliable is the type of QPs that the tests use if they do not say which.
+var reliable = map[bool]ib.QPType{false: ib.RC, true: ib.SRD}[rig.EFA()]
+
+// queuePair is the QP of a side. It has the address of its peer if it has no connection.
+type queuePair struct {
+	*uverbs.QP
+	peer struct {
+		ah        *uverbs.AH
+		qpn, qkey uint32
+	}
+	empty []uverbs.SGE // for receives without memory, if they need some
+}
+
+// asSide makes a QP that has been created one of a side.
+func asSide(qp *uverbs.QP, err error) (*queuePair, error) { return &queuePair{QP: qp}, err }
+
+// meets tells the QP the address of its peer.
+func (q *queuePair) meets(ah *uverbs.AH, peer *queuePair) {
+	q.peer.ah, q.peer.qpn, q.peer.qkey = ah, peer.QPN(), testQKey
+}
+
+// addressed gives a work request the address of the peer, without a connection, unless the request names another.
+func (q *queuePair) addressed(wr uverbs.SendWR) uverbs.SendWR {
+	if q.peer.ah != nil && wr.AH == nil {
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = q.peer.ah, q.peer.qpn, q.peer.qkey
+	}
+	return wr
+}
+
+// PostSend posts work requests, to the peer.
+func (q *queuePair) PostSend(wrs ...uverbs.SendWR) error {
+	if q.peer.ah != nil && slices.ContainsFunc(wrs, func(wr uverbs.SendWR) bool { return wr.AH == nil }) {
+		wrs = slices.Clone(wrs)
+		for i, wr := range wrs {
+			wrs[i] = q.addressed(wr)
+		}
+	}
+	return q.QP.PostSend(wrs...)
+}
+
+// PostRecv posts a receive.
+func (q *queuePair) PostRecv(id uint64, sgl ...uverbs.SGE) error {
+	if len(sgl) == 0 {
+		sgl = q.empty
+	}
+	return q.QP.PostRecv(id, sgl...)
+}
+
+// noMemory returns what a receive without memory has: nothing, or on EFA, where it needs something, an SGE of 0 bytes.
+func noMemory(t *testing.T, pd *uverbs.PD) []uverbs.SGE {
+	t.Helper()
+	var sgl []uverbs.SGE
+	if rig.EFA() {
+		mr, err := pd.RegMR(newBuffer(t, 1), uverbs.MROptions{Access: uverbs.AccessLocalWrite})
+		must(t, err)
+		closeLater(t, mr)
+		sgl = append(sgl, mr.SGE(0, 0))
+	}
+	return sgl
+}
 
 // newSide makes a side on an open device, with its QP in state Init; one of type UD is
 // ready.
@@ -153,10 +225,12 @@ func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 // newLossySide is newSide for a test that does not need each message of UC and UD to arrive.
 func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	t.Helper()
-	s := &side{dev: dev, typ: o.Type}
-	if o.Type != 0 && o.Type != ib.RC {
+	if o.Type == 0 {
+		o.Type = reliable
+	} else if o.Type != ib.RC {
 		testenv.NeedsIB(t, "QP type "+o.Type.String())
 	}
+	s := &side{dev: dev, typ: o.Type}
 	var err error
 	check := func(c closer) {
 		t.Helper()
@@ -167,7 +241,7 @@ func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	check(s.pd)
 	s.buf, err = uverbs.AllocBuffer(bufferSize, uverbs.BufferOptions{})
 	check(s.buf)
-	s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteAtomic})
+	s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Access: rightsOnDevice(allRights)})
 	check(s.mr)
 	s.ch, err = dev.CreateCompChannel()
 	check(s.ch)
@@ -178,28 +252,51 @@ func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 		// Without the ioctl a GID table is a thousand files. TestChosenGID has one read.
 		o.Path.GIDIndex = new(ipv4Index)
 	}
-	s.qp, err = s.pd.CreateQP(o)
+	s.qp, err = asSide(s.pd.CreateQP(o))
 	check(s.qp)
+	if rig.EFA() {
+		s.qp.empty = []uverbs.SGE{s.mr.SGE(0, 0)}
+	}
 	if o.Type == ib.UD {
 		must(t, s.qp.ReadyUD(testQKey))
 	} else {
-		must(t, s.qp.Init())
+		must(t, initQP(s.qp.QP))
 	}
 	return s
 }
 
-// connect connects two sides.
+// rightsOnDevice leaves out rights of an MR that EFA does not have.
+func rightsOnDevice(rights uverbs.Access) uverbs.Access {
+	if rig.EFA() {
+		rights &= remoteRights
+	}
+	return rights
+}
+
+// initQP moves a QP of type reliable to state Init. One that has no connection is ready then.
+func initQP(qp *uverbs.QP) error {
+	if reliable == ib.SRD {
+		return qp.ReadyUD(testQKey)
+	}
+	return qp.Init()
+}
+
+// connect connects two sides. On EFA it tells each the address of the other.
 func connect(t *testing.T, a, b *side) {
 	t.Helper()
-	if rig.IWARP() {
-		joinIWARP(t, a.qp, b.qp, a.cq)
-		return
+	switch {
+	case rig.EFA():
+		a.qp.meets(wayTo(t, a, b), b.qp)
+		b.qp.meets(wayTo(t, b, a), a.qp)
+	case rig.IWARP():
+		joinIWARP(t, a.qp.QP, b.qp.QP, a.cq)
+	default:
+		ea, err := a.qp.Endpoint()
+		must(t, err)
+		eb, err := b.qp.EndpointFor(ea)
+		must(t, err)
+		must(t, errors.Join(a.qp.Connect(t.Context(), eb), b.qp.Connect(t.Context(), ea)))
 	}
-	ea, err := a.qp.Endpoint()
-	must(t, err)
-	eb, err := b.qp.EndpointFor(ea)
-	must(t, err)
-	must(t, errors.Join(a.qp.Connect(t.Context(), eb), b.qp.Connect(t.Context(), ea)))
 }
 
 // TestChosenGID connects with the GID that the library chooses.
@@ -240,6 +337,10 @@ func pair(t *testing.T, o uverbs.QPOptions) (a, b *side) {
 func (s *side) next(t *testing.T) uverbs.WC {
 	t.Helper()
 	var wc [1]uverbs.WC
+	if n := copy(wc[:], s.early); n > 0 {
+		s.early = s.early[n:]
+		return wc[0]
+	}
 	for end, polls := time.Now().Add(deadline), 0; time.Now().Before(end); polls++ {
 		n, err := s.cq.Poll(wc[:])
 		must(t, err)
@@ -272,10 +373,16 @@ func (s *side) reaches(t *testing.T, want ib.QPState) {
 	}
 }
 
-// want polls for a completion and checks what it is.
+// want polls for a completion and checks what it is. On EFA others may come before it.
 func (s *side) want(t *testing.T, id uint64, op uverbs.WCOpcode) uverbs.WC {
 	t.Helper()
 	wc := s.next(t)
+	var early []uverbs.WC
+	for rig.EFA() && (wc.ID != id || wc.Opcode != op) && wc.Status == uverbs.WCSuccess {
+		early = append(early, wc)
+		wc = s.next(t)
+	}
+	s.early = append(early, s.early...)
 	must(t, s.qp.Err(&wc))
 	if wc.ID != id || wc.Opcode != op || wc.QPN != s.qp.QPN() {
 		t.Fatalf("completion of %d (%s) on QP %d, want %d (%s) on QP %d", wc.ID, wc.Opcode, wc.QPN, id, op, s.qp.QPN())
@@ -287,6 +394,9 @@ func (s *side) want(t *testing.T, id uint64, op uverbs.WCOpcode) uverbs.WC {
 func (s *side) none(t *testing.T) {
 	t.Helper()
 	var wc [1]uverbs.WC
+	if len(s.early) > 0 {
+		t.Fatalf("unexpected completion %+v", s.early[0])
+	}
 	for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
 		if n, err := s.cq.Poll(wc[:]); n != 0 || err != nil {
 			t.Fatalf("unexpected completion %+v, %v", wc[0], err)

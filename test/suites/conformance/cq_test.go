@@ -141,10 +141,10 @@ func TestVectors(t *testing.T) {
 // flush arms a CQ and has it get a completion with an ID.
 func flush(t *testing.T, pd *uverbs.PD, cq *uverbs.CQ, id uint64) {
 	t.Helper()
-	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+	qp, err := pd.CreateQP(uverbs.QPOptions{Type: reliable, SendCQ: cq, RecvCQ: cq})
 	must(t, err)
 	closeLater(t, qp)
-	must(t, cq.Notify(), qp.Init(), qp.PostRecv(id), qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
+	must(t, cq.Notify(), initQP(qp), qp.PostRecv(id, noMemory(t, pd)...), qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 }
 
 // TestManyCQs: of many CQs on one channel each has its event, once.
@@ -193,15 +193,15 @@ func TestSharedCQ(t *testing.T) {
 		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 200})
 		must(t, err)
 		closeLater(t, cq)
-		want := map[uint32]uint64{} // the next ID of a QP
+		want, none := map[uint32]uint64{}, noMemory(t, pd) // the next ID of a QP
 		var qps []*uverbs.QP
 		for range 10 {
-			qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+			qp, err := pd.CreateQP(uverbs.QPOptions{Type: reliable, SendCQ: cq, RecvCQ: cq})
 			must(t, err)
 			closeLater(t, qp)
-			must(t, qp.Init())
+			must(t, initQP(qp))
 			for i := range uint64(10) {
-				must(t, qp.PostRecv(uint64(qp.QPN())<<8+i))
+				must(t, qp.PostRecv(uint64(qp.QPN())<<8+i, none...))
 			}
 			want[qp.QPN()] = uint64(qp.QPN()) << 8
 			qps = append(qps, qp)

@@ -456,7 +456,7 @@ func TestDCResetStream(t *testing.T) {
 			must(t, r.dci.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		}
 		argError(t, mlx5.ResetStream(r.dci, 3), "state")
-		argError(t, mlx5.ResetStream(r.qp, 3), "QP type")
+		argError(t, mlx5.ResetStream(r.qp.QP, 3), "QP type")
 		argError(t, mlx5.ResetStream(r.newDCI(t, mlx5.DCIOptions{}), 0), "stream")
 		var feature *uverbs.FeatureError
 		plain := newDC(t, mlx5.DCIOptions{Streams: streams}, 0)
@@ -489,7 +489,7 @@ func TestDCAttributes(t *testing.T) {
 			"ready again": mlx5.ReadyDC(d.qp),
 			"connect":     r.dci.Connect(t.Context(), uverbs.Endpoint{QPN: 1}),
 			"ready UD":    r.dci.ReadyUD(1),
-			"ready RC":    mlx5.ReadyDC(r.qp),
+			"ready RC":    mlx5.ReadyDC(r.qp.QP),
 			"no SRQ":      errorOf(mlx5.CreateDCT(r.pd, mlx5.DCTOptions{RecvCQ: r.cq})),
 			"no RecvCQ":   errorOf(mlx5.CreateDCT(r.pd, mlx5.DCTOptions{SRQ: d.srq})),
 			"no SendCQ":   errorOf(mlx5.CreateDCI(r.pd, mlx5.DCIOptions{})),
@@ -517,7 +517,7 @@ func TestDCAttributes(t *testing.T) {
 		b := r.dci.BeginSend()
 		b.Send(1, 0)
 		b.To(d.ah, 1, 1)
-		if err := b.Post(); !wrongField(err, "AH", "only UD QPs") {
+		if err := b.Post(); !wrongField(err, "AH", "only UD and SRD QPs") {
 			t.Errorf("a Q_Key: %v", err)
 		}
 	})

@@ -82,16 +82,16 @@ func TestDEVX(t *testing.T) {
 
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)
-		q := queryQP(t, a.qp)
+		q := queryQP(t, a.qp.QP)
 		if remote := binary.BigEndian.Uint32(q[qpcRemote:]) & 0xffffff; q[qpcAt]>>4 != byte(ib.QPRTS) || remote != b.qp.QPN() {
 			t.Errorf("the firmware says state %d and peer %#x, want RTS and %#x", q[qpcAt]>>4, remote, b.qp.QPN())
 		}
 		out = out[:qpcSize]
-		must(t, mlx5.DEVXModify(a.qp, firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize), out))
+		must(t, mlx5.DEVXModify(a.qp.QP, firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize), out))
 		for name, err := range map[string]error{
-			"query of another QP":        mlx5.DEVXQuery(a.qp, firmware(opQueryQP, b.qp.QPN(), 16), out),
-			"query by DEVXModify":        mlx5.DEVXModify(a.qp, firmware(opQueryQP, a.qp.QPN(), 16), out),
-			"modification by DEVXQuery":  mlx5.DEVXQuery(a.qp, firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize), out),
+			"query of another QP":        mlx5.DEVXQuery(a.qp.QP, firmware(opQueryQP, b.qp.QPN(), 16), out),
+			"query by DEVXModify":        mlx5.DEVXModify(a.qp.QP, firmware(opQueryQP, a.qp.QPN(), 16), out),
+			"modification by DEVXQuery":  mlx5.DEVXQuery(a.qp.QP, firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize), out),
 			"query of the QP by command": mlx5.DEVXCommand(dev, firmware(opQueryQP, a.qp.QPN(), 16), out),
 		} {
 			if !errors.Is(err, syscall.EINVAL) || errors.As(err, &firm) {
@@ -100,8 +100,8 @@ func TestDEVX(t *testing.T) {
 		}
 		wrong := firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize)
 		wrong[16] = 0x80 // of opt_param_mask, which has no such bit
-		firmwareRefuses(t, mlx5.DEVXModify(a.qp, wrong, out), opRTS2RTSQP, "RTS2RTS_QP")
-		argError(t, mlx5.DEVXModify(a.qp, firmware(opRTR2RTSQP, a.qp.QPN(), qpcSize), out), "command")
+		firmwareRefuses(t, mlx5.DEVXModify(a.qp.QP, wrong, out), opRTS2RTSQP, "RTS2RTS_QP")
+		argError(t, mlx5.DEVXModify(a.qp.QP, firmware(opRTR2RTSQP, a.qp.QPN(), qpcSize), out), "command")
 		eceTraffic(t, a, b)
 
 		plain := openDevice(t, deviceName)
@@ -137,22 +137,22 @@ func TestUDPSourcePort(t *testing.T) {
 		for _, typ := range []ib.QPType{ib.RC, ib.UC} {
 			dev := openDEVX(t)
 			a, b := newSide(t, dev, uverbs.QPOptions{Type: typ}), newSide(t, dev, uverbs.QPOptions{Type: typ})
-			argError(t, mlx5.SetUDPSourcePort(a.qp, 0xd903), "state")
+			argError(t, mlx5.SetUDPSourcePort(a.qp.QP, 0xd903), "state")
 			connect(t, a, b)
-			err := mlx5.SetUDPSourcePort(a.qp, 0xd903)
+			err := mlx5.SetUDPSourcePort(a.qp.QP, 0xd903)
 			testenv.Skip(t, err)
 			must(t, err)
 			for _, port := range []uint16{0xd903, 0xffff, 0xc000} {
-				must(t, mlx5.SetUDPSourcePort(a.qp, port))
-				if got := binary.BigEndian.Uint16(queryQP(t, a.qp)[qpcSport:]); got != port {
+				must(t, mlx5.SetUDPSourcePort(a.qp.QP, port))
+				if got := binary.BigEndian.Uint16(queryQP(t, a.qp.QP)[qpcSport:]); got != port {
 					t.Errorf("%s: the firmware has the source port %#x, want %#x", typ, got, port)
 				}
 				eceTraffic(t, a, b)
 			}
-			argError(t, mlx5.SetUDPSourcePort(a.qp, 0xbfff), "port")
+			argError(t, mlx5.SetUDPSourcePort(a.qp.QP, 0xbfff), "port")
 		}
 		s := newSide(t, openDEVX(t), uverbs.QPOptions{Type: ib.UD})
-		argError(t, mlx5.SetUDPSourcePort(s.qp, 0xc000), "QP type")
+		argError(t, mlx5.SetUDPSourcePort(s.qp.QP, 0xc000), "QP type")
 	})
 }
 
@@ -172,10 +172,10 @@ func TestLAG(t *testing.T) {
 			t.Errorf("the LAG is %+v", lag)
 		}
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
-		argError(t, mlx5.SetLAGPort(a.qp, 1), "state")
+		argError(t, mlx5.SetLAGPort(a.qp.QP, 1), "state")
 		connect(t, a, b)
 		u := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
-		for typ, q := range map[ib.QPType]*uverbs.QP{ib.RC: a.qp, ib.UD: u.qp, ib.RawPacket: rawSender(t, u)} {
+		for typ, q := range map[ib.QPType]*uverbs.QP{ib.RC: a.qp.QP, ib.UD: u.qp.QP, ib.RawPacket: rawSender(t, u)} {
 			first, err := mlx5.QueryLAGPort(q)
 			must(t, err)
 			if testenv.Modelled() && typ != ib.RawPacket && (first.Port < 1 || first.Port > 2) {
@@ -216,6 +216,6 @@ func noLAG(t *testing.T, dev *uverbs.Device, err error) {
 		t.Errorf("%v does not name the capability", err)
 	}
 	q := newSide(t, dev, uverbs.QPOptions{}).qp
-	errorIs(t, errorOf(mlx5.QueryLAGPort(q)), errors.ErrUnsupported, "LAGPort")
-	errorIs(t, mlx5.SetLAGPort(q, 1), errors.ErrUnsupported, "SetLAGPort")
+	errorIs(t, errorOf(mlx5.QueryLAGPort(q.QP)), errors.ErrUnsupported, "LAGPort")
+	errorIs(t, mlx5.SetLAGPort(q.QP, 1), errors.ErrUnsupported, "SetLAGPort")
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
+// takesDMABufs says that the driver can register dma-bufs.
+var takesDMABufs = onMLX5 || rig.EFA()
+
 // TestDMABuf registers a dma-buf. rxe does not support dma-bufs; there the test is that the kernel
 // takes the command. A kernel that lets programs create dma-bufs gets a real one.
 func TestDMABuf(t *testing.T) {
@@ -34,7 +37,7 @@ func TestDMABuf(t *testing.T) {
 			files = append(files, f)
 		} else if rig.Soft { // any machine
 			t.Log("this machine has no /dev/udmabuf")
-		} else if onMLX5 || since(t, 6, 12) { // to rxe it makes no difference
+		} else if takesDMABufs || since(t, 6, 12) { // to rxe it makes no difference
 			testenv.NotSupported(t, "/dev/udmabuf")
 		}
 		for _, f := range files {
@@ -42,11 +45,11 @@ func TestDMABuf(t *testing.T) {
 				mr, err := pd.RegDMABuf(f, o)
 				// mlx5_ib looks at the file first. It takes a dma-buf if the card changes the pages of regions
 				// by work requests (umr_modify_entity_size_disabled is 0).
-				wants := onMLX5 && f != memory
+				wants := takesDMABufs && f != memory
 				switch {
 				case wants && err == nil:
 					must(t, mr.Close())
-				case onMLX5 && !wants && errors.Is(err, syscall.EINVAL):
+				case takesDMABufs && !wants && errors.Is(err, syscall.EINVAL):
 				default:
 					absent(t, err, "REG_DMABUF_MR")
 				}
@@ -55,7 +58,7 @@ func TestDMABuf(t *testing.T) {
 					t.Errorf("%s: %v, want an error that names the driver", f.Name(), err)
 				}
 			}
-			if onMLX5 && f != memory && os.Getenv("RDMAABI") != "write" && since(t, 5, 12) {
+			if takesDMABufs && f != memory && os.Getenv("RDMAABI") != "write" && since(t, 5, 12) {
 				throughDMABuf(t, dev, f, memory)
 			}
 			_, err := pd.RegDMABuf(f, uverbs.MROptions{Access: 1 << 30})
@@ -102,7 +105,7 @@ func TestHeapBuffer(t *testing.T) {
 		if errors.Is(err, errors.ErrUnsupported) {
 			lacksFeature(t, err, "memory of dma-buf heaps")
 			says(t, err, "CONFIG_DMABUF_HEAPS")
-			if onMLX5 {
+			if takesDMABufs {
 				testenv.Lacks(t, err)
 			} else {
 				absent(t, errorOf(pd.RegDMABuf(memoryFile(t, 4096), uverbs.MROptions{})), "REG_DMABUF_MR")
@@ -126,7 +129,7 @@ func TestHeapBuffer(t *testing.T) {
 		}
 		buf := heap(10000)
 		mr, err := pd.RegMR(buf, uverbs.MROptions{})
-		if !onMLX5 || os.Getenv("RDMAABI") == "write" {
+		if !takesDMABufs || os.Getenv("RDMAABI") == "write" {
 			must(t, buf.Close()) // the refusal has left nothing
 			absent(t, err, "REG_DMABUF_MR")
 			return
@@ -153,7 +156,7 @@ func TestHeapBuffer(t *testing.T) {
 		newHeapSide := func(o uverbs.QPOptions) *side {
 			s := newSide(t, dev, o)
 			s.buf = heap(bufferSize + 4096)
-			s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Offset: 4096, Length: bufferSize - 4096, Access: remoteRights | uverbs.AccessRemoteAtomic})
+			s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Offset: 4096, Length: bufferSize - 4096, Access: rightsOnDevice(allRights)})
 			must(t, err)
 			closeLater(t, s.mr)
 			return s
@@ -161,8 +164,8 @@ func TestHeapBuffer(t *testing.T) {
 		a, b := newHeapSide(uverbs.QPOptions{}), newHeapSide(uverbs.QPOptions{})
 		connect(t, a, b)
 		const off = 4096 // of the region in the buffer
-		want := a.fill(off, 16384, 3)
-		must(t, b.qp.PostRecv(1, b.mr.SGE(100, 16384)), a.qp.PostSend(send(2, a.mr.SGE(0, 16384))))
+		want := a.fill(off, 8192, 3)
+		must(t, b.qp.PostRecv(1, b.mr.SGE(100, 8192)), a.qp.PostSend(send(2, a.mr.SGE(0, 8192))))
 		a.want(t, 2, uverbs.WCSend)
 		b.want(t, 1, uverbs.WCRecv)
 		b.holds(t, off+100, want)

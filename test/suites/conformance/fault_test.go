@@ -55,7 +55,7 @@ func ifRemote(op uverbs.WROpcode) place {
 // other registers a side's buffer once more, with other rights.
 func other(t *testing.T, s *side, access uverbs.Access) *uverbs.MR {
 	t.Helper()
-	mr, err := s.pd.RegMR(s.buf, uverbs.MROptions{Access: access})
+	mr, err := s.pd.RegMR(s.buf, uverbs.MROptions{Access: rightsOnDevice(access)})
 	must(t, err)
 	closeLater(t, mr)
 	return mr
@@ -63,6 +63,14 @@ func other(t *testing.T, s *side, access uverbs.Access) *uverbs.MR {
 
 func wrongLKey(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.SGL[0].LKey ^= 0x5500 }
 func wrongRKey(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.RKey ^= 0x5500 }
+
+// noData is a fault in the place of data that there are not. The model of EFA looks at it all the same.
+func noData(uverbs.WROpcode) place {
+	if rig.EFA() {
+		return localKey
+	}
+	return nowhere
+}
 
 // faults are about a request for 8 bytes at the start of both buffers.
 var faults = []fault{
@@ -104,12 +112,13 @@ var faults = []fault{
 		}
 		return nowhere
 	}, func(t *testing.T, _ *uverbs.SendWR, _, b *side) {
+		testenv.NotOnEFA(t, "rights of QPs")
 		must(t, b.qp.Modify(uverbs.QPAttr{}, uverbs.AttrAccess))
 	}},
 
 	// Local memory is looked at first where it is read, and last where it is written.
 	{"both keys wrong", func(op uverbs.WROpcode) place {
-		if gathers(op) || rig.Driver == "mlx5" { // of a READ, that is the model's choice
+		if gathers(op) || rig.Driver == "mlx5" || rig.EFA() { // of a READ, that is the model's choice
 			return localKey
 		}
 		return remote
@@ -121,16 +130,19 @@ var faults = []fault{
 	{"only the access right it needs", always(nowhere), func(t *testing.T, wr *uverbs.SendWR, _, b *side) {
 		wr.RKey = other(t, b, uverbs.AccessLocalWrite|needs[wr.Opcode]).RKey()
 	}},
-	{"two SGEs", always(nowhere), func(_ *testing.T, wr *uverbs.SendWR, a, _ *side) {
+	{"two SGEs", always(nowhere), func(t *testing.T, wr *uverbs.SendWR, a, _ *side) {
+		if needsRemote(wr.Opcode) {
+			testenv.NotOnEFA(t, "RDMA with two SGEs")
+		}
 		wr.SGL = []uverbs.SGE{a.mr.SGE(0, 4), a.mr.SGE(100, 4)}
 	}},
 	// Where there is no data nobody asks for keys and addresses (C9-88 of the specification).
 	{"no data", always(nowhere), func(_ *testing.T, wr *uverbs.SendWR, _, _ *side) { wr.SGL = nil }},
-	{"no data, wrong lkey", always(nowhere), func(t *testing.T, wr *uverbs.SendWR, a, b *side) {
+	{"no data, wrong lkey", noData, func(t *testing.T, wr *uverbs.SendWR, a, b *side) {
 		wrongLKey(t, wr, a, b)
 		wr.SGL[0].Length = 0
 	}},
-	{"no data, past the local MR", always(nowhere), func(_ *testing.T, wr *uverbs.SendWR, a, _ *side) {
+	{"no data, past the local MR", noData, func(_ *testing.T, wr *uverbs.SendWR, a, _ *side) {
 		wr.SGL[0] = uverbs.SGE{Addr: a.mr.Addr() + bufferSize + 100, LKey: a.mr.LKey()}
 	}},
 	{"no data, wrong rkey", always(nowhere), func(t *testing.T, wr *uverbs.SendWR, a, b *side) {
@@ -156,6 +168,10 @@ func outcomeOf(t *testing.T, op uverbs.WROpcode, p place) outcome {
 	withImm := op == uverbs.WRRDMAWriteWithImm
 	if rig.Driver == "mlx5" {
 		return outcomeMLX5(op, p)
+	}
+	if rig.EFA() { // where it is the request alone that fails
+		status := map[place]uverbs.WCStatus{localKey: uverbs.WCLocProtErr, local: uverbs.WCLocProtErr, remote: uverbs.WCRemAccessErr}[p]
+		return outcome{mine: status, receive: p == nowhere && (op == uverbs.WRSend || withImm), state: ib.QPRTS}
 	}
 	old := kernelBefore(t, 6, 0) // does not answer what it refuses
 	switch p {
@@ -269,6 +285,9 @@ func reconnect(t *testing.T, a, b *side) {
 			n, err = s.cq.Poll(make([]uverbs.WC, 8))
 			must(t, err)
 		}
+		if rig.EFA() { // the others are connected again
+			must(t, initQP(s.qp.QP))
+		}
 	}
 	connect(t, a, b)
 }
@@ -276,6 +295,7 @@ func reconnect(t *testing.T, a, b *side) {
 // TestFailedReceives: a receive whose memory is at fault, or too short, fails the message, on
 // both sides. rxe tells neither from the other: a LOC_LEN_ERR does not occur.
 func TestFailedReceives(t *testing.T) {
+	testenv.NotOnEFA(t, "states that a failed request leads to")
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	a, b := pair(t, refusing)

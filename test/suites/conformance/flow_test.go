@@ -74,7 +74,7 @@ func TestFlowTag(t *testing.T) {
 			qp    *uverbs.QP
 			qpn   uint32
 			tag   uint32
-		}{{1, b.qp, b.qp.QPN(), 0xfedcba}, {2, b.qp, b.qp.QPN(), 0}, {3, b.qp, b.qp.QPN(), 1}, {4, spread, 0, 0x123456}} {
+		}{{1, b.qp.QP, b.qp.QPN(), 0xfedcba}, {2, b.qp.QP, b.qp.QPN(), 0}, {3, b.qp.QP, b.qp.QPN(), 1}, {4, spread, 0, 0x123456}} {
 			specs := []flow.Spec{
 				flow.Eth{Val: flow.EthFilter{DstMAC: to, EtherType: 0x0800}, Mask: flow.EthFilter{DstMAC: anyMAC, EtherType: 0xffff}},
 				flow.IPv4{}, flow.UDP{Val: flow.Ports{Src: c.sport}, Mask: flow.Ports{Src: 0xffff}},
@@ -85,7 +85,7 @@ func TestFlowTag(t *testing.T) {
 			f, err := c.qp.CreateFlow(uverbs.FlowOptions{Specs: specs})
 			must(t, err)
 			closeLater(t, f)
-			if c.qp == b.qp {
+			if c.qp == b.qp.QP {
 				must(t, b.qp.PostRecv(1, b.mr.SGE(0, 2048)))
 			}
 			sendFrame(t, a, headers{dst: to, src: [6]byte{2, 0x60, 0x0d, 9, 9, 9}, from: 1, to: 2, proto: protoUDP, sport: c.sport, dport: 9}.frame())

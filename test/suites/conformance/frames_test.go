@@ -161,12 +161,12 @@ func TestCompressedCQ(t *testing.T) {
 		testenv.Skip(t, err)
 		must(t, err)
 		closeLater(t, cq)
-		b.qp, err = b.pd.CreateQP(uverbs.QPOptions{Type: ib.RawPacket, SendCQ: b.cq, RecvCQ: cq})
+		b.qp, err = asSide(b.pd.CreateQP(uverbs.QPOptions{Type: ib.RawPacket, SendCQ: b.cq, RecvCQ: cq}))
 		must(t, err)
 		closeLater(t, b.qp)
 		must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
 		rawReady(t, b)
-		steerAll(t, a, b.qp, 1000)
+		steerAll(t, a, b.qp.QP, 1000)
 		wcs := make([]uverbs.WC, 64)
 		id := uint64(0)
 		for burst := range 40 {
@@ -205,7 +205,7 @@ func TestChecksumFlags(t *testing.T) {
 	testenv.Needs(t, "raw packets", "mlx5")
 	testenv.NeedsRoCE(t, "Ethernet")
 	a, b := rawPair(t)
-	frame := steer(t, a, b.qp, 60, 0x0800)
+	frame := steer(t, a, b.qp.QP, 60, 0x0800)
 	udp := []byte{8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0x66, 0xab, 10, 9, 0, 1, 10, 9, 0, 2, 0, 7, 0, 9, 0, 26, 0, 0}
 	for i := range frame[42:] {
 		frame[42+i] = 0

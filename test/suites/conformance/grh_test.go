@@ -12,6 +12,7 @@ import (
 // TestGRH: where a port needs a GRH in every packet the endpoints have GIDs, and the addresses of
 // connections and of datagrams are global and keep their LIDs. Where it does not there is neither.
 func TestGRH(t *testing.T) {
+	testenv.NotOnEFA(t, "connections")
 	eachPath(t, func(t *testing.T) {
 		testenv.NeedsIB(t, "GIDs")
 		dev := openDevice(t, deviceName)

@@ -31,7 +31,9 @@ func imported(t *testing.T, dev *uverbs.Device) *uverbs.Device {
 	}
 	must(t, err)
 	imp, err := uverbs.ImportDevice(f)
-	must(t, err, f.Close())
+	must(t, f.Close())
+	testenv.Skip(t, err)
+	must(t, err)
 	closeLater(t, imp)
 	return imp
 }
@@ -55,8 +57,8 @@ func importedPair(t *testing.T, pd *uverbs.PD) (a, b *side) {
 		s.cq, err = s.dev.CreateCQ(uverbs.CQOptions{Size: 64, Channel: s.ch})
 		must(t, err)
 		closeLater(t, s.cq)
-		s.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq})
-		must(t, err, s.qp.Init())
+		s.qp, err = asSide(pd.CreateQP(uverbs.QPOptions{Type: reliable, SendCQ: s.cq, RecvCQ: s.cq}))
+		must(t, err, initQP(s.qp.QP))
 		closeLater(t, s.qp)
 		sides[i] = s
 	}
@@ -84,8 +86,11 @@ func useShared(t *testing.T, a, b *side, mr *uverbs.MR, text string) {
 	must(t, a.qp.PostSend(list...))
 	for i := range 4 {
 		a.want(t, uint64(20+i), uverbs.WCSend)
-		b.want(t, uint64(10+i), uverbs.WCRecv)
-		b.holds(t, 512*i, []byte(text[i:2*i+1]))
+		from := i
+		if wc := b.want(t, uint64(10+i), uverbs.WCRecv); rig.EFA() { // any of the list may come first
+			from = int(wc.ByteLen) - 1
+		}
+		b.holds(t, 512*i, []byte(text[from:2*from+1]))
 	}
 	copy(a.buf.Bytes(), strings.ToUpper(text))
 	wr := send(3, a.mr.SGE(0, len(text)))
@@ -278,6 +283,7 @@ type loan struct {
 // TestImportAcrossProcesses: a broker registers memory and hands it to a worker, a process of another
 // user that may not open the device. The worker uses it with queues of its own.
 func TestImportAcrossProcesses(t *testing.T) {
+	testenv.NotOnEFA(t, "ImportDevice")
 	testenv.Guest(t)
 	testenv.NeedsKernel(t, "device files")
 	t.Setenv("RDMAABI", "auto")

@@ -199,7 +199,7 @@ func TestInjectedQueues(t *testing.T) {
 		if ev := event(t, a.dev, uverbs.EventCQErr); ev != (uverbs.Event{Type: uverbs.EventCQErr, CQ: a.cq}) {
 			t.Errorf("event %s", ev)
 		}
-		if ev := event(t, a.dev, uverbs.EventQPFatal); ev != (uverbs.Event{Type: uverbs.EventQPFatal, QP: a.qp}) {
+		if ev := event(t, a.dev, uverbs.EventQPFatal); ev != (uverbs.Event{Type: uverbs.EventQPFatal, QP: a.qp.QP}) {
 			t.Errorf("event %s", ev)
 		}
 		broken(t, a, b)
@@ -208,7 +208,7 @@ func TestInjectedQueues(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		must(t, a.qp.PostRecv(5, a.mr.SGE(0, 8)))
 		do("fail-qp %d", a.qp.QPN())
-		if ev := event(t, a.dev, uverbs.EventQPFatal); ev != (uverbs.Event{Type: uverbs.EventQPFatal, QP: a.qp}) {
+		if ev := event(t, a.dev, uverbs.EventQPFatal); ev != (uverbs.Event{Type: uverbs.EventQPFatal, QP: a.qp.QP}) {
 			t.Errorf("event %s", ev)
 		}
 		wc := a.next(t)

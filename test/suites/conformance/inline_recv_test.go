@@ -34,7 +34,7 @@ func TestInlineRecv(t *testing.T) {
 				qp, err := s.pd.CreateQP(o)
 				must(t, err)
 				closeLater(t, qp)
-				s.cq, s.qp = cq, qp
+				s.cq, s.qp = cq, &queuePair{QP: qp}
 				e, err := qp.Endpoint()
 				must(t, err, qp.Connect(t.Context(), e))
 				for n := range 80 {

@@ -47,7 +47,7 @@ func makers(t *testing.T, dev *uverbs.Device) []maker {
 		{"MR", attr.MaxMR, func() (closer, error) { return pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}) }},
 		{"PD", attr.MaxPD, func() (closer, error) { return dev.AllocPD() }},
 		{"QP", attr.MaxQP, func() (closer, error) {
-			return pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
+			return pd.CreateQP(uverbs.QPOptions{Type: reliable, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
 		}},
 		{"SRQ", attr.MaxSRQ, func() (closer, error) { return pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1}) }},
 		{"MW", attr.MaxMW, func() (closer, error) { return pd.AllocMW(uverbs.MWType1) }},
@@ -58,6 +58,11 @@ func makers(t *testing.T, dev *uverbs.Device) []maker {
 // need keeps a test away from kernels that have no such objects.
 func (m *maker) need(t *testing.T) {
 	t.Helper()
+	if m.limit == 0 && m.name != "SRQ" {
+		testenv.NotOnEFA(t, "memory windows")
+	} else if m.limit == 0 {
+		testenv.NotOnEFA(t, m.name)
+	}
 	if m.limit == 0 {
 		testenv.Skip(t, &uverbs.FeatureError{Feature: "ALLOC_MW", Since: uverbs.Version{5, 14}})
 	}

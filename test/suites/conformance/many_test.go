@@ -17,6 +17,7 @@ const manyPairs = 125
 // TestSharedCQs: hundreds of QPs on two CQs, one per direction, both on one channel. Each
 // QP has a goroutine that connects it and posts; one goroutine polls and passes on who completed.
 func TestSharedCQs(t *testing.T) {
+	testenv.NotOnEFA(t, "connections")
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {

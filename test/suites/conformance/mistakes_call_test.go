@@ -13,10 +13,13 @@ import (
 // to is a state for Modify.
 func to(s ib.QPState) uverbs.QPAttr { return uverbs.QPAttr{State: s, Port: 1} }
 
-// createQP tries to create a QP with options, and CQs unless the options have some.
+// createQP tries to create a QP with options, with type reliable and CQs unless the options have some.
 func createQP(s *side, o uverbs.QPOptions) error {
 	if o.SendCQ == nil {
 		o.SendCQ, o.RecvCQ = s.cq, s.cq
+	}
+	if o.Type == 0 {
+		o.Type = reliable
 	}
 	_, err := s.pd.CreateQP(o)
 	return err
@@ -40,7 +43,7 @@ var ud = uverbs.QPOptions{Type: ib.UD}
 // callMistakes are calls that fail. A call that only the library refuses needs no command of the kernel.
 var callMistakes = []mistake{
 	// Posting.
-	{name: "send in state INIT", alone: true, call: func(t *testing.T, a, b *side) error {
+	{name: "send in state INIT", efa: "QPs that are not ready", alone: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.PostSend(send(1, a.mr.SGE(0, 100)))
 	}, mine: "not in a state to post: ... is in INIT, sends need RTS: Connect",
 		on: map[string]string{"siw": "not in a state to post: ... is in INIT, sends need RTS: package cm connects it"}},
@@ -76,7 +79,7 @@ var callMistakes = []mistake{
 	{name: "atomic at an odd address", ib: true, atomics: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.PostSend(request(a, b, uverbs.WRFetchAdd, a.mr.SGE(0, 8), b.mr.Addr()+1, b.mr.RKey()))
 	}, mine: "RemoteAddr: the remote address of an atomic must be a multiple of 8: 0x"},
-	{name: "address handle on RC", ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "address handle on RC", efa: "connections", ib: true, call: func(t *testing.T, a, b *side) error {
 		wr := send(1)
 		wr.AH = wayTo(t, a, b)
 		return a.qp.PostSend(wr)
@@ -108,56 +111,56 @@ var callMistakes = []mistake{
 	}, mine: "too many SGEs for this QP: ... allowed: up to "},
 
 	// Connecting.
-	{name: "connected already", ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "connected already", efa: "connections", ib: true, call: func(t *testing.T, a, b *side) error {
 		e, err := b.qp.Endpoint()
 		must(t, err)
 		return a.qp.Connect(t.Context(), e)
 	}, mine: "Modify RC QP in RTS: State is RTR, allowed: RESET, RTS, SQD, ERR; it is connected or ready already: Modify it to RESET first"},
-	{name: "Init of a connected QP", ib: true, call: func(t *testing.T, a, b *side) error { return a.qp.Init() },
+	{name: "Init of a connected QP", efa: "connections", ib: true, call: func(t *testing.T, a, b *side) error { return a.qp.Init() },
 		mine: "it is connected or ready already: Modify it to RESET first"},
 	{name: "Connect of UD", o: ud, call: func(t *testing.T, a, b *side) error {
 		return a.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 17, GID: ib.GID{15: 1}})
 	},
 		mine: "Connect: QP type is UD, allowed: a connected type; use ReadyUD"},
-	{name: "ReadyUD of RC", alone: true, ib: true, call: func(t *testing.T, a, b *side) error { return a.qp.ReadyUD(1) },
+	{name: "ReadyUD of RC", efa: "connections", alone: true, ib: true, call: func(t *testing.T, a, b *side) error { return a.qp.ReadyUD(1) },
 		mine: "ReadyUD: QP type is RC, allowed: UD, SRD or RawPacket; use mlx5.ReadyDC"},
 	{name: "ReadyUD twice", o: ud, call: func(t *testing.T, a, b *side) error { return a.qp.ReadyUD(testQKey) },
 		mine: "it is connected or ready already: Modify it to RESET first"},
-	{name: "states out of order", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "states out of order", efa: "connections", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.Modify(to(ib.QPRTS), uverbs.AttrState)
 	}, mine: "Modify RC QP in INIT: State is RTS, allowed: RESET, INIT, RTR, ERR"},
-	{name: "attributes left out", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "attributes left out", efa: "connections", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.Modify(to(ib.QPRTR), uverbs.AttrState|uverbs.AttrPathMTU)
 	}, mine: "Modify RC QP in INIT to RTR: mask is missing AV, RQPSN, MinRNRTimer, MaxDestRdAtomic, DestQPN; it has PathMTU"},
-	{name: "attribute too many", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "attribute too many", efa: "connections", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.Modify(to(ib.QPErr), uverbs.AttrState|uverbs.AttrQKey)
 	}, mine: "Modify RC QP in INIT to ERR: mask is of superfluous QKey; it has QKey"},
-	{name: "P_Key index past the table", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "P_Key index past the table", efa: "QPs that are not ready", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		attr := to(ib.QPInit)
 		attr.PKeyIndex = 5000
 		return a.qp.Modify(attr, uverbs.AttrState|uverbs.AttrPKeyIndex)
 	}, mine: "Modify: PKeyIndex is 5000, allowed: 0 to ... the P_Key table of port 1"},
-	{name: "port that there is not", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "port that there is not", efa: "QPs that are not ready", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		attr := to(ib.QPInit)
 		attr.Port = 77
 		return a.qp.Modify(attr, uverbs.AttrState|uverbs.AttrPort)
 	}, mine: "Modify: Port is 77, allowed: 1 to 1"},
-	{name: "too many READs at once", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "too many READs at once", efa: "connections", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		attr := to(ib.QPRTR)
 		attr.MaxDestRdAtomic = 255
 		return a.qp.Modify(attr, uverbs.AttrState|uverbs.AttrAH|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer)
 	}, mine: "Modify: MaxDestRdAtomic is 255, allowed: 0 to "},
-	{name: "no GID of the peer", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "no GID of the peer", efa: "connections", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		if rig.InfiniBand() { // there a LID is enough
 			return a.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 1 << 24, LID: 1})
 		}
 		return a.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 17})
 	}, mine: " is ... allowed: ", on: map[string]string{"soft": "Connect: remote GID is zero, allowed: the peer's GID, which RoCE needs",
 		"rxe": "Connect: remote GID is zero, allowed: the peer's GID, which RoCE needs"}},
-	{name: "peer's number too large", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "peer's number too large", efa: "connections", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 1 << 24, GID: gidOf(t, a.dev).GID})
 	}, mine: "is 16777216, allowed: 0 to 16777215"},
-	{name: "path MTU above the port's", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "path MTU above the port's", efa: "connections", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		port, err := a.dev.Port(1)
 		must(t, err)
 		if port.ActiveMTU == ib.MTU4096 { // there is none above
@@ -166,7 +169,7 @@ var callMistakes = []mistake{
 		return second(newSide(t, a.dev, uverbs.QPOptions{Path: uverbs.PathOptions{MTU: ib.MTU4096}}).qp.Endpoint())
 	}, mine: "Path.MTU is 4096, allowed: up to ... the active MTU of port 1",
 		on: map[string]string{"soft": "Path.MTU is 6, allowed: 1 to 5", "mlx5": "Path.MTU is "}},
-	{name: "right that a QP does not have", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
+	{name: "right that a QP does not have", efa: "rights of QPs", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.Modify(uverbs.QPAttr{Access: 1 << 19}, uverbs.AttrAccess)
 	}, mine: "Modify: Access is ... allowed: "},
 	{name: "port of an address handle", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
@@ -183,7 +186,7 @@ var callMistakes = []mistake{
 	{name: "vector that there is not", alone: true, call: func(t *testing.T, a, b *side) error {
 		return second(a.dev.CreateCQ(uverbs.CQOptions{Vector: 1 << 20}))
 	}, mine: "CreateCQ: Vector is 1048576, allowed: 0 to "},
-	{name: "QP without CQ", alone: true, call: func(t *testing.T, a, b *side) error { return second(a.pd.CreateQP(uverbs.QPOptions{})) },
+	{name: "QP without CQ", alone: true, call: func(t *testing.T, a, b *side) error { return second(a.pd.CreateQP(uverbs.QPOptions{Type: reliable})) },
 		mine: "CreateQP: SendCQ is nil, allowed: "},
 	{name: "unknown type of QP", alone: true, call: func(t *testing.T, a, b *side) error { return createQP(a, uverbs.QPOptions{Type: 77}) },
 		mine: "CreateQP: Type is ... allowed: "},
@@ -208,7 +211,7 @@ var callMistakes = []mistake{
 		closeLater(t, cq)
 		return createQP(a, uverbs.QPOptions{SendCQ: cq, RecvCQ: a.cq})
 	}, mine: "create QP: CQ is an object of another Open of ... allowed: objects of "},
-	{name: "SRQ too long", alone: true, call: func(t *testing.T, a, b *side) error {
+	{name: "SRQ too long", efa: "SRQ", alone: true, call: func(t *testing.T, a, b *side) error {
 		return second(a.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: int(a.dev.Attr().MaxSRQWR) + 1}))
 	}, mine: "CreateSRQ: MaxWR is ... allowed: "},
 	{name: "limit above the SRQ", alone: true, call: func(t *testing.T, a, b *side) error {
@@ -242,7 +245,7 @@ var callMistakes = []mistake{
 	{name: "memory in use", alone: true, call: func(t *testing.T, a, b *side) error { return a.buf.Close() },
 		mine: "still registered as 1 MR; close them first"},
 	{name: "QP that is closed", alone: true, call: func(t *testing.T, a, b *side) error {
-		qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq})
+		qp, err := a.pd.CreateQP(uverbs.QPOptions{Type: reliable, SendCQ: a.cq, RecvCQ: a.cq})
 		must(t, err, qp.Close())
 		return qp.PostSend(send(1))
 	}, mine: "QP ... file already closed"},

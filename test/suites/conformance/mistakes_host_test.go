@@ -52,10 +52,10 @@ func closed[T closer](o T, err error) error {
 	return o.Close()
 }
 
-// Rings of rxe and siw are memory of the kernel, and a software device pins nothing.
+// Rings of rxe, siw and efa are memory of the kernel, and a software device pins nothing.
 const tooLittle = "cannot allocate memory: RLIMIT_MEMLOCK is 4096 bytes, too few for "
 
-var kernelRings = map[string]string{"rxe": "", "siw": "", "soft": ""}
+var kernelRings = map[string]string{"rxe": "", "siw": "", "efa": "", "soft": ""}
 
 var page = os.Getpagesize()
 
@@ -114,9 +114,9 @@ var hostMistakes = []mistake{
 		return closed(s.dev.CreateCQ(uverbs.CQOptions{Size: 100}))
 	}), mine: "CREATE_CQ ... " + tooLittle, on: kernelRings},
 	{name: "too little memory for a QP", alone: true, call: withoutMemory(func(s *side) error {
-		return closed(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}))
+		return closed(s.pd.CreateQP(uverbs.QPOptions{Type: reliable, SendCQ: s.cq, RecvCQ: s.cq}))
 	}), mine: "CREATE_QP ... " + tooLittle, on: kernelRings},
-	{name: "too little memory for an SRQ", alone: true, call: withoutMemory(func(s *side) error {
+	{name: "too little memory for an SRQ", efa: "SRQ", alone: true, call: withoutMemory(func(s *side) error {
 		return closed(s.pd.CreateSRQ(uverbs.SRQOptions{}))
 	}), mine: "CREATE_SRQ ... " + tooLittle, on: kernelRings},
 	{name: "too little memory for a WQ", alone: true, call: withoutMemory(func(s *side) error {
@@ -195,7 +195,7 @@ var hostMistakes = []mistake{
 		closeLater(t, pd)
 		return second(pd.RegDMABuf(f, uverbs.MROptions{Length: 4096}))
 	}, old: "REG_DMABUF_MR not supported by this kernel (needs Linux 5.12)", mine: "REG_DMABUF_MR not supported by driver ",
-		on: map[string]string{"mlx5": "REG_DMABUF_MR: invalid argument"}},
+		on: map[string]string{"mlx5": "REG_DMABUF_MR: invalid argument", "efa": "REG_DMABUF_MR: invalid argument"}},
 
 	// Names and limits.
 	{name: "device that there is not", alone: true, call: func(t *testing.T, a, b *side) error {

@@ -15,7 +15,8 @@ import (
 type mistake struct {
 	name string
 	o    uverbs.QPOptions
-	ib   bool // the mistake cannot be made on iWARP
+	ib   bool   // the mistake cannot be made on iWARP
+	efa  string // what EFA does not have, for which the mistake cannot be made
 
 	atomics bool // the mistake needs a device with atomics
 
@@ -90,7 +91,7 @@ func (m *mistake) words(t *testing.T) (mine, theirs string) {
 	if w, ok := m.on["their "+driverName()]; ok {
 		theirs = w
 	}
-	if m.lost && driverName() == "rxe" && since(t, 6, 12) {
+	if m.lost && (rig.EFA() || driverName() == "rxe" && since(t, 6, 12)) {
 		mine, theirs = "", ""
 	}
 	return mine, theirs
@@ -132,6 +133,9 @@ func makeMistakes(t *testing.T, table []mistake) {
 			if m.ib || m.o.Type == ib.UD {
 				testenv.NeedsIB(t, "QPs that programs connect")
 			}
+			if m.efa != "" {
+				testenv.NotOnEFA(t, m.efa)
+			}
 			dev := openDevice(t, deviceName)
 			if m.atomics {
 				testenv.Skip(t, noAtomics(dev))
@@ -166,8 +170,8 @@ func (m *mistake) check(t *testing.T, a, b *side) {
 		return
 	}
 	wrs := []uverbs.SendWR{m.request(t, a, b), send(flushedID, a.mr.SGE(0, 1))}
-	if a.typ == ib.UD {
-		wrs = wrs[:1] // the other one has no address
+	if a.typ == ib.UD || rig.EFA() {
+		wrs = wrs[:1] // the other one has no address, or would not be flushed
 	}
 	must(t, a.qp.PostSend(wrs...))
 	if theirs != "" { // first, so that this program knows of it
@@ -182,7 +186,7 @@ func (m *mistake) check(t *testing.T, a, b *side) {
 		wc := a.next(t)
 		err := a.qp.Err(&wc)
 		saysAll(t, "the sender", err, mine)
-		if e, ok := errors.AsType[*uverbs.WCError](err); ok && m.far != "" && mine != m.old {
+		if e, ok := errors.AsType[*uverbs.WCError](err); ok && m.far != "" && mine != m.old && m.on[driverName()] == "" {
 			far := *e
 			far.AtPeer = ""
 			saysAll(t, "the sender, of a peer elsewhere", &far, m.far)
@@ -197,7 +201,7 @@ const flushedID = 1 << 60
 // blamesFirst checks that the request behind a failed one is flushed because of that. A reset forgets the failure.
 func (s *side) blamesFirst(t *testing.T, failed uint64) {
 	t.Helper()
-	if s.typ == ib.UD {
+	if s.typ == ib.UD || s.typ == ib.SRD {
 		return
 	}
 	wc := s.next(t)

@@ -137,19 +137,19 @@ func TestAccessFlags(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd, buf := newPD(t, dev), newBuffer(t, 8192)
 		// rxe of Linux 6.1 and older takes flags that it does not know.
-		strict := since(t, 6, 12)
+		strict, rights := since(t, 6, 12) || rig.EFA(), !rig.EFA()
 		for _, c := range []struct {
 			access  uverbs.Access
 			has     bool
 			feature string
 		}{
-			{uverbs.AccessMWBind, true, ""},
-			{uverbs.AccessRemoteAtomic, true, ""},
+			{uverbs.AccessMWBind, rights, "access MW_BIND"},
+			{uverbs.AccessRemoteAtomic, rights, "access REMOTE_ATOMIC"},
 			{uverbs.AccessRelaxedOrdering, true, ""},
 			{1 << 29, true, ""}, // a wish that no kernel knows
 			{uverbs.AccessZeroBased, !strict || onMLX5, "access ZERO_BASED"},
 			{uverbs.AccessHugeTLB, !strict || onMLX5, "access HUGETLB"},
-			{uverbs.AccessFlushGlobal, strict && !onMLX5, "access FLUSH_GLOBAL"},
+			{uverbs.AccessFlushGlobal, strict && !onMLX5 && rights, "access FLUSH_GLOBAL"},
 			{uverbs.AccessOnDemand, hasODP(t, dev), "on-demand paging"},
 		} {
 			mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | c.access})
@@ -164,7 +164,7 @@ func TestAccessFlags(t *testing.T) {
 			must(t, mr.Close())
 		}
 		_, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessFlushPersistent})
-		if !strict || onMLX5 {
+		if !strict || onMLX5 || rig.EFA() {
 			lacksFeature(t, err, "access FLUSH_PERSISTENT")
 		} else if !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("FLUSH_PERSISTENT of ordinary memory: %v, want EINVAL", err)
@@ -184,7 +184,7 @@ func TestZeroBased(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, refusing)
 		mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessZeroBased, Offset: 4096})
-		if since(t, 6, 12) && !onMLX5 {
+		if since(t, 6, 12) && !onMLX5 || rig.EFA() {
 			absent(t, err, "ZERO_BASED")
 			return
 		}

@@ -62,12 +62,18 @@ func firstUse(t *testing.T, name string) {
 	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 1})
 	must(t, err)
 	srq, err := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1})
-	must(t, err)
-	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+	if !rig.EFA() {
+		must(t, err)
+	}
+	qp, err := pd.CreateQP(uverbs.QPOptions{Type: reliable, SendCQ: cq, RecvCQ: cq})
 	must(t, err)
 	mr, err := pd.RegSlice(make([]byte, 64), uverbs.AccessLocalWrite)
 	must(t, err)
-	must(t, mr.Close(), qp.Close(), srq.Close(), cq.Close(), pd.Close(), dev.Close())
+	must(t, mr.Close(), qp.Close(), cq.Close())
+	if srq != nil {
+		must(t, srq.Close())
+	}
+	must(t, pd.Close(), dev.Close())
 }
 
 // TestNetlinkResources holds objects and looks for them in the lists of the kernel.
@@ -252,7 +258,7 @@ func srqWithQPs(t *testing.T) (srq *uverbs.SRQ, qps [2]*uverbs.QP) {
 	for i, o := range []uverbs.QPOptions{{SRQ: srq}, {}, {SRQ: srq}} {
 		o.SendCQ, o.RecvCQ = cq, cq
 		qp, err := pd.CreateQP(o)
-		must(t, err, qp.Init())
+		must(t, err, initQP(qp))
 		closeLater(t, qp)
 		if o.SRQ != nil {
 			qps[i/2] = qp

@@ -17,7 +17,7 @@ import (
 // model of a ConnectX always, and a card if its firmware says so.
 func hasODP(t *testing.T, dev *uverbs.Device) bool {
 	switch {
-	case rig.IWARP():
+	case rig.IWARP(), rig.EFA():
 		return false
 	case testenv.Modelled():
 		return true

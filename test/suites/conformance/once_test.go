@@ -27,7 +27,7 @@ func TestOnceDuringMoveToErr(t *testing.T) {
 	reset := func() {
 		t.Helper()
 		for _, s := range []*side{a, b} {
-			must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState), s.qp.Init())
+			must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState), initQP(s.qp.QP))
 		}
 		connect(t, a, b)
 	}

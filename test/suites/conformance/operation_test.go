@@ -175,10 +175,13 @@ func kernelBefore(t *testing.T, major, minor int) bool {
 }
 
 // rxeBefore reports whether the devices are rxe's and the kernel is older than a version.
-func rxeBefore(t *testing.T, major, minor int) bool { return !onMLX5 && kernelBefore(t, major, minor) }
+func rxeBefore(t *testing.T, major, minor int) bool {
+	return !onMLX5 && !rig.EFA() && kernelBefore(t, major, minor)
+}
 
 // TestBuilder does the work of the slice API without structs.
 func TestBuilder(t *testing.T) {
+	testenv.NotOnEFA(t, "completions in the order of posting")
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "immediate data")
 	eachPath(t, func(t *testing.T) {
@@ -260,12 +263,15 @@ func TestBuilderDoesNotAllocate(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink, testenv.Memory)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
-		sgl := []uverbs.SGE{a.mr.SGE(0, 64)}
+		sgl, to := []uverbs.SGE{a.mr.SGE(0, 64)}, a.qp.peer
 		into := b.mr.SGE(0, 64)
 		if n := testing.AllocsPerRun(50, func() {
 			must(t, b.qp.PostRecv(1, into))
 			s := a.qp.BeginSend()
 			s.Send(2, uverbs.SendSignaled)
+			if to.ah != nil {
+				s.To(to.ah, to.qpn, to.qkey)
+			}
 			s.SGE(sgl...)
 			must(t, s.Post())
 			a.want(t, 2, uverbs.WCSend)

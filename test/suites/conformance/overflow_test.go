@@ -37,10 +37,10 @@ func newOverflowing(t *testing.T, pairs int, receives bool) *overflowing {
 			if full {
 				s.cq = o.cq
 			}
-			s.qp, err = s.pd.CreateQP(uverbs.QPOptions{
+			s.qp, err = asSide(s.pd.CreateQP(uverbs.QPOptions{
 				SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: o.n, MaxRecvWR: o.n,
 				Path: uverbs.PathOptions{Timeout: 14, RetryCount: 3},
-			})
+			}))
 			must(t, err)
 			closeLater(t, s.qp)
 		}
@@ -115,8 +115,8 @@ func (o *overflowing) breaks(t *testing.T, sides []*side) {
 	}
 	noEvent(t, o.dev)
 	for _, s := range sides {
-		if events[s.qp] != 1 {
-			t.Errorf("%d events of QP %d, want 1", events[s.qp], s.qp.QPN())
+		if events[s.qp.QP] != 1 {
+			t.Errorf("%d events of QP %d, want 1", events[s.qp.QP], s.qp.QPN())
 		}
 		s.reaches(t, ib.QPErr)
 	}
@@ -135,6 +135,7 @@ func (o *overflowing) staysBroken(t *testing.T, s *side) {
 // TestCQOverflowBySends: a completion of a send for which the CQ has no room breaks the CQ, and its QP. With rxe, QP
 // and CQ keep working. There is one event, however many completions are lost. Earlier completions stay, and the data has arrived.
 func TestCQOverflowBySends(t *testing.T) {
+	testenv.NotOnEFA(t, "asynchronous events of objects")
 	testenv.NeedsIB(t, "send queues that fill up")
 	testenv.Guest(t)
 	for name, pairs := range counts {
@@ -156,7 +157,7 @@ func TestCQOverflowBySends(t *testing.T) {
 				}
 				for _, a := range o.from { // no other event of the CQ comes before those of the drained QPs
 					must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPSQD}, uverbs.AttrState))
-					if ev, err := o.dev.NextEvent(withDeadline(t)); err != nil || ev.Type != uverbs.EventSQDrained || ev.QP != a.qp {
+					if ev, err := o.dev.NextEvent(withDeadline(t)); err != nil || ev.Type != uverbs.EventSQDrained || ev.QP != a.qp.QP {
 						t.Errorf("event is %s, %v, want one of a drained QP", ev, err)
 					}
 					must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState))
@@ -186,6 +187,7 @@ func TestCQOverflowBySends(t *testing.T) {
 // QP, and that its sender gets an error: every message that the sender believes to be received has
 // a completion in the CQ. Except with rxe, that breaks the CQ, too.
 func TestCQOverflowByReceives(t *testing.T) {
+	testenv.NotOnEFA(t, "asynchronous events of objects")
 	testenv.NeedsNoLoss(t, "a QP that the overflow has stopped acknowledges nothing again")
 	testenv.NeedsIB(t, "immediate data")
 	testenv.Guest(t)

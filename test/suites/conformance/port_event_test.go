@@ -109,7 +109,7 @@ func TestInjectedMigration(t *testing.T) {
 		do := inject(t, deviceName)
 		a, b := pair(t, uverbs.QPOptions{})
 		do("fail-migration %d", a.qp.QPN())
-		if ev := event(t, a.dev, uverbs.EventPathMigErr); ev != (uverbs.Event{Type: uverbs.EventPathMigErr, QP: a.qp}) {
+		if ev := event(t, a.dev, uverbs.EventPathMigErr); ev != (uverbs.Event{Type: uverbs.EventPathMigErr, QP: a.qp.QP}) {
 			t.Errorf("event is %s, want %s of QP %d", ev, uverbs.EventPathMigErr, a.qp.QPN())
 		}
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 8)), a.qp.PostSend(send(2, a.mr.SGE(0, 8))))

@@ -22,14 +22,16 @@ func TestQueueFull(t *testing.T) {
 			Path: uverbs.PathOptions{Timeout: 16, RetryCount: 1},
 		})
 		for err := error(nil); ; {
-			if err = b.qp.PostRecv(1); err != nil {
+			if err = a.qp.PostRecv(1); err != nil {
 				if !errors.Is(err, uverbs.ErrQueueFull) {
 					t.Fatalf("receive queue: %v, want ErrQueueFull", err)
 				}
 				break
 			}
 		}
-		must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
+		if !rig.EFA() { // which keeps a message that finds no receive
+			must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
+		}
 		n := 0
 		var err error
 		for ; err == nil; n++ {
@@ -44,6 +46,11 @@ func TestQueueFull(t *testing.T) {
 		}
 		// All of them complete, in order, and then there is room again.
 		for i := range n {
+			if rig.EFA() {
+				must(t, b.qp.PostRecv(1, b.mr.SGE(0, 8)))
+				a.next(t)
+				continue
+			}
 			if wc := a.next(t); wc.ID != uint64(i) || wc.Status == uverbs.WCSuccess {
 				t.Fatalf("completion %d is %+v, want a failure of %d", i, wc, i)
 			}

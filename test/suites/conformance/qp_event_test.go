@@ -17,7 +17,7 @@ func TestSQDrainedEvent(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		for _, s := range []*side{b, a} {
 			must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPSQD, EnSQDAsyncNotify: true}, uverbs.AttrState|uverbs.AttrEnSQDAsyncNotify))
-			want := uverbs.Event{Type: uverbs.EventSQDrained, QP: s.qp}
+			want := uverbs.Event{Type: uverbs.EventSQDrained, QP: s.qp.QP}
 			if ev := event(t, s.dev, uverbs.EventSQDrained); ev != want {
 				t.Errorf("event is %s, want %s", ev, want)
 			}
@@ -31,6 +31,7 @@ func TestSQDrainedEvent(t *testing.T) {
 // TestQPAccessErrEvent: a peer that accesses what it may not breaks the QP, and that is
 // told on this side too. ConnectX does so, and rxe of Linux 7.2; of 6.12 and before it does not.
 func TestQPAccessErrEvent(t *testing.T) {
+	testenv.NotOnEFA(t, "asynchronous events of objects")
 	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
 		for _, op := range []uverbs.WROpcode{uverbs.WRRDMAWrite, uverbs.WRRDMARead} {
@@ -45,7 +46,7 @@ func TestQPAccessErrEvent(t *testing.T) {
 				noEvent(t, a.dev)
 				continue
 			}
-			want := uverbs.Event{Type: uverbs.EventQPAccessErr, QP: b.qp}
+			want := uverbs.Event{Type: uverbs.EventQPAccessErr, QP: b.qp.QP}
 			if ev := event(t, a.dev, uverbs.EventQPAccessErr); ev != want {
 				t.Errorf("%s: event is %s, want %s", op, ev, want)
 			}
@@ -56,6 +57,7 @@ func TestQPAccessErrEvent(t *testing.T) {
 // TestQPReqErrEvent: a request that the QP allows nobody breaks the QP. ConnectX reports this by an
 // event, rxe does not.
 func TestQPReqErrEvent(t *testing.T) {
+	testenv.NotOnEFA(t, "asynchronous events of objects")
 	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
 		for op, allowed := range map[uverbs.WROpcode]uverbs.Access{uverbs.WRRDMAWrite: uverbs.AccessRemoteRead, uverbs.WRRDMARead: uverbs.AccessRemoteWrite} {
@@ -75,7 +77,7 @@ func TestQPReqErrEvent(t *testing.T) {
 				noEvent(t, b.dev)
 				continue
 			}
-			if ev := event(t, b.dev, uverbs.EventQPReqErr); ev != (uverbs.Event{Type: uverbs.EventQPReqErr, QP: b.qp}) {
+			if ev := event(t, b.dev, uverbs.EventQPReqErr); ev != (uverbs.Event{Type: uverbs.EventQPReqErr, QP: b.qp.QP}) {
 				t.Errorf("%s: event is %s, want %s of QP %#x", op, ev, uverbs.EventQPReqErr, b.qp.QPN())
 			}
 			b.reaches(t, ib.QPErr)
@@ -91,6 +93,7 @@ func TestLastWQEEvent(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd := newPD(t, dev)
 		srq, err := pd.CreateSRQ(uverbs.SRQOptions{})
+		testenv.Skip(t, err)
 		must(t, err)
 		closeLater(t, srq)
 		types := []ib.QPType{ib.RC}
@@ -107,7 +110,7 @@ func TestLastWQEEvent(t *testing.T) {
 				noEvent(t, dev)
 				continue
 			}
-			want := uverbs.Event{Type: uverbs.EventQPLastWQEReached, QP: s.qp}
+			want := uverbs.Event{Type: uverbs.EventQPLastWQEReached, QP: s.qp.QP}
 			if ev := event(t, dev, uverbs.EventQPLastWQEReached); ev != want {
 				t.Errorf("%s: event is %s, want %s", typ, ev, want)
 			}
@@ -131,7 +134,7 @@ func TestCommEst(t *testing.T) {
 		a.want(t, i, uverbs.WCSend)
 		b.want(t, 10+i, uverbs.WCRecv)
 	}
-	if ev := event(t, b.dev, uverbs.EventCommEst); ev.QP != b.qp || ev.Type != uverbs.EventCommEst {
+	if ev := event(t, b.dev, uverbs.EventCommEst); ev.QP != b.qp.QP || ev.Type != uverbs.EventCommEst {
 		t.Errorf("event %s, want one of QP %#x", ev, b.qp.QPN())
 	}
 	rtsB()

@@ -70,7 +70,7 @@ func rawPackets(t *testing.T) (a, b *side) {
 	}
 	rawReady(t, a)
 	rawReady(t, b)
-	frame := steerAll(t, a, b.qp, 1000)
+	frame := steerAll(t, a, b.qp.QP, 1000)
 	for i, wr := range []uverbs.SendWR{
 		send(10, a.mr.SGE(0, 1000)),
 		send(11, a.mr.SGE(0, 14), a.mr.SGE(14, 100)),
@@ -172,7 +172,7 @@ func TestStripVLAN(t *testing.T) {
 				a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{Flags: flags})
 				rawReady(t, a)
 				rawReady(t, b)
-				frame := steerAll(t, a, b.qp, 100)
+				frame := steerAll(t, a, b.qp.QP, 100)
 				for id, tagged := range []bool{true, false, true} {
 					copy(frame[12:], []byte{0x88, 0xb5, 0, 1, 2, 3})
 					b.fill(0, 100, 5)
@@ -346,7 +346,7 @@ func rawQP(t *testing.T, s *side, o uverbs.QPOptions) {
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, qp)
-	s.qp = qp
+	s.qp = &queuePair{QP: qp}
 	must(t, qp.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
 }
 

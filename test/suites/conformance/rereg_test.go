@@ -12,7 +12,7 @@ import (
 
 // hasRereg reports whether the driver supports reregistration. rxe of Linux 6.1 and siw do not; rxe
 // of Linux 6.12 changes PD and rights.
-func hasRereg(t *testing.T) bool { return since(t, 6, 12) && !rig.IWARP() || onMLX5 }
+func hasRereg(t *testing.T) bool { return since(t, 6, 12) && !rig.IWARP() && !rig.EFA() || onMLX5 }
 
 func TestReregAccess(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)

@@ -58,7 +58,7 @@ func TestResizeBusy(t *testing.T) {
 		qp, err := b.pd.CreateQP(uverbs.QPOptions{SendCQ: b.cq, RecvCQ: b.cq})
 		must(t, err, qp.Init())
 		to := *b
-		to.qp = qp
+		to.qp = &queuePair{QP: qp}
 		connect(t, from, &to)
 		must(t, b.cq.Notify())
 		for range 4 {

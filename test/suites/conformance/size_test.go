@@ -71,10 +71,10 @@ func sizedXRC(t *testing.T, o uverbs.QPOptions) *sized {
 	must(t, err)
 	closeLater(t, srq)
 	o.SendCQ = a.cq
-	a.qp, err = a.pd.CreateQP(o)
+	a.qp, err = asSide(a.pd.CreateQP(o))
 	must(t, err)
 	closeLater(t, a.qp)
-	b.qp, err = xrcd.CreateQP(uverbs.XRCRecvOptions{Path: o.Path})
+	b.qp, err = asSide(xrcd.CreateQP(uverbs.XRCRecvOptions{Path: o.Path}))
 	must(t, err)
 	closeLater(t, b.qp)
 	from, err := a.qp.Endpoint()
@@ -105,9 +105,9 @@ func dciOptions(o uverbs.QPOptions) mlx5.DCIOptions {
 func sizedDC(t *testing.T, o uverbs.QPOptions) *sized {
 	t.Helper()
 	a, b := newDC(t, dciOptions(o), 0), newDC(t, mlx5.DCIOptions{}, 1)
-	a.qp = a.dci
+	a.qp = &queuePair{QP: a.dci}
 	target := b.targets[0]
-	b.qp = target.qp
+	b.qp = &queuePair{QP: target.qp}
 	to, err := target.qp.Endpoint()
 	must(t, err)
 	target.ah = a.address(t, to)
@@ -173,7 +173,7 @@ func TestSizeLimits(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard, testenv.Unordered, testenv.Long)
 	testenv.NeedsIB(t, "limits of work requests")
 	testenv.Guest(t)
-	for name, typ := range map[string]ib.QPType{"RC": ib.RC, "UC": ib.UC, "UD": ib.UD, "XRC send": ib.XRCSend, "DCI": ib.DCI, "raw packet": ib.RawPacket} {
+	for name, typ := range map[string]ib.QPType{"RC": reliable, "UC": ib.UC, "UD": ib.UD, "XRC send": ib.XRCSend, "DCI": ib.DCI, "raw packet": ib.RawPacket} {
 		t.Run(name, func(t *testing.T) {
 			sizedBy(t, typ, uverbs.QPOptions{}) // or skip
 			t.Run("inline", func(t *testing.T) { sizeInline(t, typ) })

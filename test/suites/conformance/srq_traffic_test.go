@@ -40,7 +40,7 @@ func newSRQGroup(t *testing.T, dev *uverbs.Device, pairs, receives int, o uverbs
 		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq})
 		must(t, err, qp.Init())
 		closeLater(t, qp)
-		takes, from := &side{dev: dev, pd: pd, buf: buf, mr: mr, cq: cq, qp: qp}, newSide(t, dev, o)
+		takes, from := &side{dev: dev, pd: pd, buf: buf, mr: mr, cq: cq, qp: &queuePair{QP: qp}}, newSide(t, dev, o)
 		connect(t, from, takes)
 		g.takes, g.from = append(g.takes, takes), append(g.from, from)
 	}

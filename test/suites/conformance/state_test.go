@@ -97,6 +97,7 @@ func TestReadDepth(t *testing.T) {
 
 // TestModifyMask names what is missing or superfluous.
 func TestModifyMask(t *testing.T) {
+	testenv.NotOnEFA(t, "connections")
 	eachPath(t, func(t *testing.T) {
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 		rtr := uverbs.QPAttr{State: ib.QPRTR, PathMTU: ib.MTU1024, AH: uverbs.AHAttr{Port: 1}}
@@ -180,6 +181,7 @@ func TestQPStates(t *testing.T) {
 
 // TestConnectInvalidEndpoint gives Connect endpoints that cannot be.
 func TestConnectInvalidEndpoint(t *testing.T) {
+	testenv.NotOnEFA(t, "connections")
 	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
@@ -291,7 +293,7 @@ func migrate(t *testing.T) {
 			now.PathMigState, attr.AH.DLID, ib.PathArmed)
 	}
 	must(t, a.qp.Modify(uverbs.QPAttr{PathMigState: ib.PathMigrated}, uverbs.AttrPathMigState))
-	want := uverbs.Event{Type: uverbs.EventPathMig, QP: a.qp}
+	want := uverbs.Event{Type: uverbs.EventPathMig, QP: a.qp.QP}
 	if ev := event(t, a.dev, uverbs.EventPathMig); ev != want {
 		t.Errorf("event is %s, want %s", ev, want)
 	}

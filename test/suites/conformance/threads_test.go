@@ -120,6 +120,7 @@ func TestConcurrentAHs(t *testing.T) {
 // TestPeerClosesDuringReads closes QPs while peers read from them, in several goroutines. Each
 // request of the peers fails once, and a connection beside them keeps working.
 func TestPeerClosesDuringReads(t *testing.T) {
+	testenv.NotOnEFA(t, "connections")
 	testenv.Tags(t, testenv.AnyLink, testenv.Long)
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)

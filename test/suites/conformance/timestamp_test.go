@@ -83,7 +83,7 @@ func TestRawTimestamps(t *testing.T) {
 			ends[i] = s
 		}
 		a, b := ends[0], ends[1]
-		steerAll(t, a, b.qp, 100)
+		steerAll(t, a, b.qp.QP, 100)
 		for id := range uint64(5) {
 			must(t, b.qp.PostRecv(id, b.mr.SGE(0, 2048)), a.qp.PostSend(send(id, a.mr.SGE(0, 100))))
 			for i, wc := range []uverbs.WC{a.want(t, id, uverbs.WCSend), b.want(t, id, uverbs.WCRecv)} {

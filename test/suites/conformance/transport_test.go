@@ -21,7 +21,7 @@ type talk struct {
 // library chooses: what is posted takes none.
 func eachTransport(t *testing.T, o uverbs.QPOptions, test func(t *testing.T, c *talk)) {
 	testenv.Guest(t)
-	for _, typ := range []ib.QPType{ib.RC, ib.UC, ib.UD} {
+	for _, typ := range []ib.QPType{reliable, ib.UC, ib.UD} {
 		t.Run(typ.String(), func(t *testing.T) { test(t, newTalk(t, typ, o)) })
 	}
 }
@@ -164,7 +164,7 @@ func TestSRQLimitOfSGEs(t *testing.T) {
 		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq})
 		must(t, err, qp.Init())
 		closeLater(t, qp)
-		b := &side{dev: dev, pd: pd, buf: buf, mr: mr, cq: cq, qp: qp}
+		b := &side{dev: dev, pd: pd, buf: buf, mr: mr, cq: cq, qp: &queuePair{QP: qp}}
 		a := newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)
 		for i, n := range []int{limit, 999, 20000} {

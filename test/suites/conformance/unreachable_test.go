@@ -116,6 +116,7 @@ func TestInterfaceDown(t *testing.T) {
 
 // TestPeerGone closes the peer's QP: the sender learns it, with the peer's address.
 func TestPeerGone(t *testing.T) {
+	testenv.NotOnEFA(t, "connections")
 	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)

@@ -125,7 +125,7 @@ func (w *walker) create(kind string, of ...string) {
 		} else if !errors.Is(err, os.ErrClosed) && !(foreign && errors.As(err, &arg)) {
 			w.fail("create %s of %v: %v", kind, names, err)
 		}
-	case kind == "MW" && !w.windows:
+	case kind == "MW" && !w.windows, rig.EFA() && kind == "SRQ":
 		if !errors.Is(err, errors.ErrUnsupported) {
 			w.fail("create %s of %v: %v", kind, names, err)
 		}
@@ -162,7 +162,11 @@ func (w *walker) make(kind string, uses []*node) (closer, error) {
 	case "CompChannel":
 		return dev.CreateCompChannel()
 	case "CQ":
-		return dev.CreateCQ(uverbs.CQOptions{Size: 1 + w.rand.IntN(100), Channel: uses[1].obj.(*uverbs.CompChannel)})
+		size := 1 + w.rand.IntN(100)
+		if rig.EFA() { // where no CQ may overrun
+			size += 1000
+		}
+		return dev.CreateCQ(uverbs.CQOptions{Size: size, Channel: uses[1].obj.(*uverbs.CompChannel)})
 	case "MR":
 		if len(uses) > 1 {
 			return pd.RegMR(uses[1].obj.(*uverbs.Buffer), uverbs.MROptions{Access: w.rights()})
@@ -183,6 +187,9 @@ func (w *walker) make(kind string, uses []*node) (closer, error) {
 		Type:   []ib.QPType{ib.RC, ib.UC, ib.UD}[w.rand.IntN(3)],
 		SendCQ: uses[1].obj.(*uverbs.CQ), RecvCQ: uses[2].obj.(*uverbs.CQ), MaxSendWR: 1 + w.rand.IntN(40),
 		Path: ownGID(),
+	}
+	if rig.EFA() {
+		o.Type = []ib.QPType{ib.SRD, ib.UD}[w.rand.IntN(2)]
 	}
 	if len(uses) > 3 {
 		o.SRQ = uses[3].obj.(*uverbs.SRQ)

@@ -27,7 +27,7 @@ func (c invalidateCase) tolerated(t *testing.T) invalidateCase {
 }
 
 // onRxe says that the devices belong to the kernel's rxe.
-var onRxe = !onMLX5 && !rig.Soft
+var onRxe = !onMLX5 && !rig.EFA() && !rig.Soft
 
 // invalidateCases are the keys of TestInvalidateKeys.
 var invalidateCases = []invalidateCase{

@@ -59,7 +59,7 @@ func twin(t *testing.T, s *side) *side {
 	other.cq, err = s.dev.CreateCQ(uverbs.CQOptions{Size: 64})
 	must(t, err)
 	closeLater(t, other.cq)
-	other.qp, err = s.pd.CreateQP(uverbs.QPOptions{SendCQ: other.cq, RecvCQ: other.cq})
+	other.qp, err = asSide(s.pd.CreateQP(uverbs.QPOptions{SendCQ: other.cq, RecvCQ: other.cq}))
 	must(t, err)
 	closeLater(t, other.qp)
 	must(t, other.qp.Init())

@@ -158,9 +158,9 @@ func describe(name string) (d Device, p place, err error) {
 	return d, p, err
 }
 
-// placeOf finds the addresses of a device. On Ethernet the tests need an IPv4 address.
+// placeOf finds the addresses of a device. On Ethernet, which EFA is not, the tests need an IPv4 address.
 func placeOf(d Device, table []uverbs.GIDEntry) (p place, err error) {
-	if d.Protocol == "iw" || d.LinkLayer == "InfiniBand" {
+	if d.Protocol == "iw" || d.LinkLayer == "InfiniBand" || d.Driver == "efa" {
 		p.addr = ipv4Of(d.Netdev)
 		if p.addr == "" && d.Protocol == "iw" {
 			return p, noAddress(d)
