@@ -188,8 +188,8 @@ func findRoot() (string, error) {
 var columns = []string{
 	"amd64/5.10", "amd64/6.1", "amd64/6.12", "amd64/latest", "arm64/6.12",
 	"amd64/6.1/mlx5-roce", "amd64/6.1/mlx5-ib", "amd64/6.1/mlx5-ipoib", "amd64/6.1/siw",
-	"amd64/6.12/mlx5-roce", "amd64/6.12/mlx5-ib", "amd64/6.12/siw",
-	"amd64/latest/mlx5-roce", "amd64/latest/mlx5-ib", "amd64/latest/mlx5-ipoib", "amd64/latest/siw",
+	"amd64/6.12/mlx5-roce", "amd64/6.12/mlx5-ib", "amd64/6.12/siw", "amd64/6.12/efa",
+	"amd64/latest/mlx5-roce", "amd64/latest/mlx5-ib", "amd64/latest/mlx5-ipoib", "amd64/latest/siw", "amd64/latest/efa",
 	"soft", "soft-sockets",
 }
 
@@ -199,6 +199,7 @@ var columnSuites = map[string][]string{
 	"mlx5-roce": {"mlx5/roce", "mlx5cm/cm"},
 	"mlx5-ib":   {"mlx5/ib"},
 	"siw":       {"siw"},
+	"efa":       {"efa/conformance"},
 
 	"mlx5-ipoib": {"mlx5ip"},
 	"soft":       {"soft/auto", "soft/ioctl", "soft/write", "soft/cm", "soft/cmioctl", "soft/cmwrite", "soft/loss"},
@@ -207,7 +208,7 @@ var columnSuites = map[string][]string{
 }
 
 // columnForm is what columns of the matrix are called.
-const columnForm = "soft, soft-sockets, or ARCH/KERNEL[/DRIVER]; ARCH is amd64 or arm64, DRIVER is rxe, siw, mlx5-roce, mlx5-ib or mlx5-ipoib"
+const columnForm = "soft, soft-sockets, or ARCH/KERNEL[/DRIVER]; ARCH is amd64 or arm64, DRIVER is rxe, siw, efa, mlx5-roce, mlx5-ib or mlx5-ipoib"
 
 // matrix runs the suites of some columns, or all, and makes a table of their results.
 func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry bool) (code int, err error) {

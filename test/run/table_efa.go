@@ -16,6 +16,17 @@ func (c *config) efaSuite() suite {
 	return suite{
 		name: "efa", doc: "the verbs on modelled EFA cards, and rdma-core's and libfabric's programs: what fails there is the model's fault",
 		steps: []step{
+			{
+				// The driver of Linux 6.1 has no WRITE.
+				name: "conformance", driver: "efa", kernel: pick(c.kernel == "latest", "latest", "6.12"), device: "efa", flags: []string{"-timeout", "20m"},
+				env: []string{
+					guest, "GOVERBS_SLOW=1", "GOVERBS_DEVICES=efa_0,efa_1",
+					// On Linux 7.2 write() cannot create CQs of efa: the command needs the operation create_cq, and efa has
+					// create_user_cq alone.
+					pick(c.kernel == "latest", "GOVERBS_WAYS=auto,ioctl", "GOVERBS_WAYS=auto,ioctl,write"),
+				},
+				programs: test("conformance"),
+			},
 			{name: "verbs", kernel: "latest", device: "efa", env: env, programs: []program{{name: "srd.test"}}},
 			model("model", "", "efa"), newest, model("6.12", "6.12", "efa"),
 			model("first", "", "efa,personality=first"), model("batch", "", "efa,personality=batch"), model("read", "", "efa,personality=read"),

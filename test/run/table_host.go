@@ -293,7 +293,7 @@ var groups = map[string][]string{
 	"test": {"check", "rxe/interop", "unit/goverbs", "rxe/cm", "mlx5/ib", "unit/suites", "rxe/verbs", "siw/mixed", "soft/cm", "soft/auto", "soft/sockets", "soft/write", "soft/rsocket",
 		"rxe/bare", "soft/valkey", "soft/s3rdma", "unit/valkey", "unit/vmrun", "unit/grpc", "unit/hca", "unit/efa", "unit/websocket", "unit/release"},
 	"testall": {"sidebyside/rxe", "mlx5/roce", "mlx5ip", "perf/perftest", "s3/sdk", "siw/verbs", "race/library", "softrxe/cm", "hosts", "staticcheck", "softrxe/walk", "fabric/switches",
-		"cross/vet-arm64", "softrxe/verbs", "race/suites", "cards/random-ib", "cards/ece", "cards/random-roce", "control/programs", "efa/verbs", "efa/model", "fabric/diags", "soft/losswrite", "fabric/xdr", "fabric/partitions", "flat",
+		"cross/vet-arm64", "softrxe/verbs", "race/suites", "cards/random-ib", "cards/ece", "cards/random-roce", "control/programs", "efa/verbs", "efa/model", "efa/conformance", "fabric/diags", "soft/losswrite", "fabric/xdr", "fabric/partitions", "flat",
 		"cards/random-roce-control", "costs", "hotpaths", "fabric/cards", "traffic", "fabric/events", "rxe/one", "fabric/ibsim", "cross/build-windows-amd64", "rxe/latest", "abi", "benchonce",
 		"cross/vet-arm64-suites", "cross/vet-arm64-hca", "size"},
 	"testlong": {"sidebyside/mlx5", "cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc", "perf/newest", "perf/card",

@@ -40,6 +40,7 @@ const (
 	mlx5IB    = "mlx5-ib"
 	mlx5IPoIB = "mlx5-ipoib" // the same with IP over InfiniBand
 	siw       = "siw"
+	efa       = "efa"
 	soft      = "soft" // software devices on this machine
 
 	softSockets = "soft-sockets" // the same, with all packets through UDP sockets
@@ -53,7 +54,7 @@ func ParseColumn(name string) Column {
 	}
 	c := Column{Driver: rxe}
 	c.Arch, c.Kernel, _ = strings.Cut(name, "/")
-	if i := strings.LastIndexByte(c.Kernel, '/'); i >= 0 && slices.Contains([]string{rxe, mlx5RoCE, mlx5IB, mlx5IPoIB, siw}, c.Kernel[i+1:]) {
+	if i := strings.LastIndexByte(c.Kernel, '/'); i >= 0 && slices.Contains([]string{rxe, mlx5RoCE, mlx5IB, mlx5IPoIB, siw, efa}, c.Kernel[i+1:]) {
 		c.Kernel, c.Driver = c.Kernel[:i], c.Kernel[i+1:]
 	}
 	return c
@@ -66,6 +67,7 @@ var suitesOf = map[string][]string{
 	mlx5IB:    {"conformance"},
 	mlx5IPoIB: {"cm", "rdmacm", "classic", "interop"},
 	siw:       {"conformance", "cm", "rdmacm", "interop"},
+	efa:       {"conformance"},
 	soft:      {"conformance", "cm", "rdmacm"},
 
 	softSockets: {"conformance", "cm", "rdmacm"},

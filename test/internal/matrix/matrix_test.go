@@ -169,6 +169,7 @@ func TestParseColumn(t *testing.T) {
 		"amd64/6.1/mlx5-roce":          {Arch: "amd64", Kernel: "6.1", Driver: mlx5RoCE},
 		"arm64/latest/mlx5-ib":         {Arch: "arm64", Kernel: "latest", Driver: mlx5IB},
 		"amd64/6.1/siw":                {Arch: "amd64", Kernel: "6.1", Driver: siw},
+		"amd64/6.12/efa":               {Arch: "amd64", Kernel: "6.12", Driver: efa},
 		"amd64//boot/bzImage":          {Arch: "amd64", Kernel: "/boot/bzImage", Driver: rxe},
 		"amd64//boot/bzImage/mlx5-ib":  {Arch: "amd64", Kernel: "/boot/bzImage", Driver: mlx5IB},
 		"amd64//home/mlx5-ib/vmlinuz1": {Arch: "amd64", Kernel: "/home/mlx5-ib/vmlinuz1", Driver: rxe},
@@ -181,7 +182,7 @@ func TestParseColumn(t *testing.T) {
 		}
 		files[bootFile("", got, "b")] = true
 	}
-	if len(files) != 9 { // the first two are the same
+	if len(files) != 10 { // the first two are the same
 		t.Errorf("the results are in %v, want a file for each", files)
 	}
 }
