@@ -174,7 +174,7 @@ var driverTitles = map[string]string{
 	mlx5IB:    "mlx5 (ConnectX, modelled), InfiniBand",
 	mlx5IPoIB: "mlx5 (ConnectX, modelled), IP over InfiniBand",
 	siw:       "siw (soft iWARP), iWARP",
-	efa:       "efa (AWS EFA, modelled), SRD",
+	efa:       "efa (modelled), SRD",
 	soft:      "soft (software device), RoCE v2",
 
 	softSockets: "soft, through UDP sockets",
