@@ -9,15 +9,17 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// modules are the folders of the modules. Programs that import the library get the first one alone.
+// modules are the folders of the modules, except of test/kubernetes: to compile Kubernetes takes minutes, so that only
+// the suite kubernetes does it. Programs that import the library get the first one alone.
 var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, efaModule, suitesModule, releaseModule, "test/s3sdk", "test/valkey", "test/websocket"}
 
 const (
-	efaModule     = "test/efa"     // the model of an EFA card, which imports the PCI server of test/hca
-	hcaModule     = "test/hca"     // the model of a card, which imports nothing of the other modules
-	releaseModule = "test/release" // what a release has besides programs, and the check of the API
-	runscModule   = "test/runsc"   // no packages; what gVisor's program needs
-	suitesModule  = "test/suites"  // tests of several packages, most of them in VMs
+	efaModule        = "test/efa"        // the model of an EFA card, which imports the PCI server of test/hca
+	hcaModule        = "test/hca"        // the model of a card, which imports nothing of the other modules
+	releaseModule    = "test/release"    // what a release has besides programs, and the check of the API
+	kubernetesModule = "test/kubernetes" // tests with parts of Kubernetes
+	runscModule      = "test/runsc"      // no packages; what gVisor's program needs
+	suitesModule     = "test/suites"     // tests of several packages, most of them in VMs
 )
 
 // newestHeaders gets the headers of the newest kernel that Debian has: experimental has one before sid does.
@@ -141,6 +143,14 @@ func (c *config) hostSuites() []suite {
 		},
 		{name: "abi", doc: "the generated files against the kernel's headers", steps: []step{{needs: []string{"gcc", "vmrun"}, host: shell(checkABI)}}},
 		{name: "release", doc: "a release, without publishing it", steps: []step{{alone: true, host: shell(checkRelease)}}},
+		{
+			name: "kubernetes", doc: "verbs mesh run --via kubectl exec, with kubectl and the kubelet's server, and the manifest against the API's types",
+			steps: []step{
+				{name: "test", dir: kubernetesModule, host: words("go test -count=1 -timeout 30m ./...")},
+				{name: "vet", dir: kubernetesModule, host: words("go vet ./...")},
+				{name: "tidy", dir: kubernetesModule, host: words("go mod tidy -diff")},
+			},
+		},
 		{name: "vmtest", doc: "the tests of vmrun that boot VMs", steps: []step{{dir: "tools/vmrun", host: words("go test -count=1 -timeout 20m -run VM .")}}},
 		{name: "benchonce", doc: "every Go benchmark once", steps: []step{{host: words("go test -run ^$ -bench . -benchtime 1x ./mmio/... ./uverbs/...")}}},
 		{name: "size", doc: "the sizes of the static programs", steps: []step{
@@ -299,7 +309,7 @@ var groups = map[string][]string{
 	"testlong": {"sidebyside/mlx5", "cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc", "perf/newest", "perf/card",
 		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/load", "rxe/packages", "rxe/write", "soft/strangers", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "release", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/dpdk-receive", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
-		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "probes/hosts", "probes/soft", "exporter", "s3/heap", "s3/large", "s3/cost", "s3/versity", "race/efa", "efa/newest", "efa/6.12", "efa/first", "efa/batch", "efa/read", "efa/hosts", "efa/libfabric", "probes/card", "efa/perf"},
+		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "kubernetes", "probes/hosts", "probes/soft", "exporter", "s3/heap", "s3/large", "s3/cost", "s3/versity", "race/efa", "efa/newest", "efa/6.12", "efa/first", "efa/batch", "efa/read", "efa/hosts", "efa/libfabric", "probes/card", "efa/perf"},
 }
 
 // errSuite is the error of a name that no suite has.

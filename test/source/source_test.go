@@ -230,8 +230,8 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// TestDependencies: the library stands on two modules, tests on two more. test/grpc, test/release,
-// test/s3sdk, test/valkey and test/websocket are modules of their own.
+// TestDependencies: the library stands on two modules, tests on two more. test/grpc, test/kubernetes,
+// test/release, test/s3sdk, test/valkey and test/websocket are modules of their own.
 func TestDependencies(t *testing.T) {
 	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink"}
 	for _, f := range files(t) {
@@ -239,7 +239,7 @@ func TestDependencies(t *testing.T) {
 		if f.test() || f.pkg() == "cm/internal/streamtest" { // tests only
 			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp", "golang.org/x/net/nettest")
 		}
-		if under(f.pkg(), "tools", "test/grpc", "test/release", "test/s3sdk", "test/valkey", "test/websocket") {
+		if under(f.pkg(), "tools", "test/grpc", "test/kubernetes", "test/release", "test/s3sdk", "test/valkey", "test/websocket") {
 			continue
 		}
 		for _, imp := range f.imports() {
