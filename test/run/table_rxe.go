@@ -183,10 +183,14 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
-			name: "mesh", doc: "verbs mesh on four hosts, a link of which loses 1 % or has 5 ms: it names that link and no other, ten times of ten",
+			name: "mesh", doc: "verbs mesh on four hosts, a link of which loses 1 % or has 5 ms: it names that link and no other, ten times of ten; verbs mesh run --via ssh with OpenSSH on two hosts",
 			steps: []step{{
-				flags: []string{"-hosts", "4", "-cpus", "1", "-mem", "512M", "-timeout", "30m"}, bin: []string{"verbs"}, env: c.guestEnv("VERBS=/bin/verbs"),
-				programs: test("mesh"),
+				name: "links", flags: []string{"-hosts", "4", "-cpus", "1", "-mem", "512M", "-timeout", "30m"}, bin: []string{"verbs"}, env: c.guestEnv("VERBS=/bin/verbs"),
+				programs: []program{only("mesh", "TestMesh")},
+			}, {
+				// Verbs waits for ssh for 30 s, and several processes of OpenSSH start in an emulated VM in that time.
+				name: "ssh", alone: true, with: []string{"openssh-server", "openssh-client", "dash"}, flags: []string{"-hosts", "2", "-cpus", "1"}, bin: []string{"verbs"},
+				env: c.guestEnv("GOVERBS_MESH_SSH=1"), programs: []program{only("mesh", "TestSSH")},
 			}},
 		},
 		{

@@ -1,5 +1,6 @@
 // Package mesh tests that "verbs mesh" names the one bad link of a fleet: four VMs on one Ethernet, each with
-// "verbs mesh serve", while netem loses or holds back what two of them send each other.
+// "verbs mesh serve", while netem loses or holds back what two of them send each other. It also tests
+// "verbs mesh run --via" with OpenSSH on two VMs.
 package mesh
 
 import (
@@ -36,7 +37,7 @@ func command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // obey does what host 1 says until that is the end.
-func obey(t *testing.T) {
+func obey(t *testing.T, do func(order string) error) {
 	l, err := net.Listen("tcp4", ":"+controlPort)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func obey(t *testing.T) {
 		}
 		order, answer := strings.TrimSpace(line), "done"
 		if order != end {
-			if err := change(order); err != nil {
+			if err := do(order); err != nil {
 				answer = err.Error()
 			}
 		}
@@ -71,6 +72,21 @@ func change(args string) error {
 		return fmt.Errorf("vmlink %s: %w: %s", args, err, out)
 	}
 	return nil
+}
+
+// listens waits until a server does.
+func listens(t *testing.T, address string) {
+	t.Helper()
+	for patience := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		c, err := net.Dial("tcp4", address)
+		if err == nil {
+			c.Close()
+			return
+		}
+		if time.Now().After(patience) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // order has a host do something. The hosts' tests do not start at the same time.
@@ -147,18 +163,9 @@ func TestMesh(t *testing.T) {
 	}
 	defer server.Wait()
 	defer server.Process.Kill()
-	for patience := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until it listens
-		c, err := net.Dial("tcp4", "127.0.0.1:18517")
-		if err == nil {
-			c.Close()
-			break
-		}
-		if time.Now().After(patience) {
-			t.Fatal(err)
-		}
-	}
+	listens(t, "127.0.0.1:18517")
 	if host != 1 {
-		obey(t)
+		obey(t, change)
 		return
 	}
 	defer func() {
