@@ -133,6 +133,14 @@ func TestRefused(t *testing.T) {
 // TestReset: after a reset the queues are empty and count from 0, the phase goes on, and completions from
 // before are refused.
 func TestReset(t *testing.T) {
+	deep := must[*SendQueue](t)(NewSendQueue(alloc(maxDepth*64), alloc(4), SendSize{Depth: maxDepth, Width: 64}, 1))
+	for gen := range uint16(6) {
+		before := uint16(deep.gen)
+		if deep.Reset(2*gen + 1); !deep.Stale(before) {
+			t.Errorf("reset %d of a queue with two generations keeps the one that it has", gen)
+		}
+	}
+
 	r := plain(t, 4)
 	for id := range uint64(6) { // into the second round
 		r.send(t, id)

@@ -274,8 +274,8 @@ func (q *SendQueue) Complete(reqID uint16) (id uint64, op Op, length uint32, ok 
 }
 
 // Reset empties the queue after the QP has moved to state RESET. Requests that have not completed never do:
-// the generation should be a new one, so that their completions, which may be in the CQ already, are
-// refused. The phase bit continues, as in libefa.
+// the generation should be a new one, and becomes another one than before in any case, so that their
+// completions, which may be in the CQ already, are refused. The phase bit continues, as in libefa.
 func (q *SendQueue) Reset(gen uint16) {
 	q.phase = (bits.RotateLeft32(q.head, q.turn) ^ q.phase) & controlPhase
 	q.reset(gen)

@@ -44,15 +44,22 @@ func newSlots(n int, gen uint16) slots {
 	places := pow2(n)
 	s := slots{
 		all: unsafe.Pointer(&make([]slot, places)[0]), free: unsafe.Pointer(&make([]uint16, places)[0]),
-		mask: uint32(places - 1), n: uint32(n),
+		mask: uint32(places - 1), n: uint32(n), gen: noGeneration,
 	}
 	s.reset(gen)
 	return s
 }
 
-// reset makes all slots unused and begins a generation.
+// noGeneration is no generation in its place in a request ID.
+const noGeneration = 1 << 16
+
+// reset makes all slots unused and begins a generation, which is another one than before: a deep queue has few.
 func (s *slots) reset(gen uint16) {
-	s.gen = uint32(uint16(uint32(gen) << bits.Len32(s.mask)))
+	now := uint32(gen << bits.Len32(s.mask))
+	if now == s.gen {
+		now = uint32(uint16(now + s.mask + 1))
+	}
+	s.gen = now
 	for i := range s.n {
 		*s.place(i) = uint16(i)
 		s.slot(i).state.Store(0)
