@@ -320,8 +320,9 @@ func (c *CQ) Modify(count int, period time.Duration) error {
 
 // qpTable maps QP numbers to QPs. It is safe for concurrent use.
 type qpTable struct {
-	mu  sync.Mutex
-	qps map[uint32]*QP // guarded by mu
+	changes atomic.Uint32 // counts Store and Delete
+	mu      sync.Mutex
+	qps     map[uint32]*QP // guarded by mu
 }
 
 // Store adds a QP, Delete removes it, and Load looks it up.
@@ -332,12 +333,17 @@ func (t *qpTable) Store(qpn uint32, q *QP) {
 		t.qps = map[uint32]*QP{}
 	}
 	t.qps[qpn] = q
+	t.changes.Add(1)
 }
 
-func (t *qpTable) Delete(qpn uint32) {
+// Delete leaves another QP, which may have got the number since the kernel has destroyed q.
+func (t *qpTable) Delete(qpn uint32, q *QP) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.qps, qpn)
+	if t.qps[qpn] == q {
+		delete(t.qps, qpn)
+		t.changes.Add(1)
+	}
 }
 
 func (t *qpTable) Load(qpn uint32) (*QP, bool) {

@@ -51,8 +51,8 @@ type (
 		send  efa.SendSize
 		recv  efa.RecvSize
 		sq    *efa.SendQueue
-		rq    *efa.RecvQueue // nil if there is none
-		most  uint32         // the largest message, in bytes
+		rq    *efa.RecvQueue
+		most  uint32 // the largest message, in bytes
 		bells [2]*mmio.Region
 	}
 	efaCQ struct {
@@ -64,6 +64,7 @@ type (
 		ring *efa.CompQueue // guarded by mu
 		told uint32         // guarded by mu: events that ring was told of
 		last *QP            // guarded by mu: the QP of the last completion, or nil
+		seen uint32         // guarded by mu: qpTable.changes when last was looked up
 		bad  error          // guarded by mu: what the next Poll returns
 	}
 )
@@ -172,7 +173,7 @@ func (efaDriver) unsupportedMR(d *Device, r *region) string {
 
 func (dr efaDriver) unsupportedModify(d *Device, _ ib.QPState, mask QPAttrMask) error {
 	if mask&AttrRNRRetry != 0 && !d.efa.has(efa.CapRNRRetry) {
-		return &FeatureError{Feature: "MODIFY_QP with RNRRetry", Driver: "efa", Err: errors.New("the adapter does not have the capability rnr_retry; it retries for ever")}
+		return &FeatureError{Feature: "MODIFY_QP with RNRRetry", Driver: "efa", Err: errors.New("the adapter does not have the capability rnr_retry; it decides itself")}
 	}
 	return nil
 }

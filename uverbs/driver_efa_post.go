@@ -149,10 +149,10 @@ type efaStatus struct {
 
 // efaStatuses are the statuses of completions (efa_io_comp_status), with the statuses of verbs that libefa makes of them.
 var efaStatuses = [...]efaStatus{
-	efa.StatusFlushed:         {WCWRFlushErr, false, "flushed, as the QP was destroyed or is in an error state"},
+	efa.StatusFlushed:         {WCWRFlushErr, false, "flushed, as the QP is in an error state, or the QP or the AH was closed"},
 	efa.StatusInternalError:   {WCLocQPOpErr, true, "internal error of the QP"},
 	efa.StatusUnsupportedOp:   {WCLocQPOpErr, true, "the device or the QP does not support the operation"},
-	efa.StatusInvalidAH:       {WCLocQPOpErr, true, "the AH does not exist; it may have been closed"},
+	efa.StatusInvalidAH:       {WCLocQPOpErr, true, "the AH does not exist in the PD of the QP: it may be of another PD, or closed"},
 	efa.StatusInvalidLKey:     {WCLocProtErr, false, "invalid lkey"},
 	efa.StatusBadLength:       {WCLocLenErr, false, "the message is too long"},
 	efa.StatusRemoteAddress:   {WCRemAccessErr, false, "the peer's memory does not permit it"},
@@ -185,15 +185,13 @@ func (efaDriver) vendorText(code uint32) (text string, sure bool) {
 
 // qp returns the QP of a completion, or nil if it is closed.
 func (x *efaCQ) qp(c *CQ, number uint16) *QP {
-	if q := x.last; q != nil && q.qpn == uint32(number) && !q.closed.Load() {
+	now := c.qps.changes.Load() // before the table
+	if q := x.last; q != nil && q.qpn == uint32(number) && x.seen == now {
 		return q
 	}
-	q, ok := c.qps.Load(uint32(number))
-	if !ok {
-		return nil
-	}
-	x.last = q
-	return q
+	x.last, _ = c.qps.Load(uint32(number))
+	x.seen = now
+	return x.last
 }
 
 // pollEfa is Poll for efa. A completion is matched with its request by the ID in it. It drops completions of QPs that
@@ -234,7 +232,7 @@ func (c *CQ) takeEfa(q *QP, e efa.CQE, wc *WC) bool {
 		var op efa.Op
 		var length uint32
 		if wc.ID, op, length, ok = q.efa.sq.Complete(e.ReqID()); ok {
-			if wc.Opcode = WROpcode(op &^ efa.Quiet).completed(); wc.Opcode == WCRDMARead {
+			if wc.Opcode = WROpcode(op &^ efa.Quiet).completed(); wc.Opcode == WCRDMARead && wc.Status == WCSuccess {
 				wc.ByteLen = length
 			}
 			return op&efa.Quiet == 0 || wc.Status != WCSuccess

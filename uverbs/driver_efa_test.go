@@ -172,7 +172,7 @@ func newEfaRig(t testing.TB, o QPOptions, c CQOptions) *efaRig {
 	r.to = SendWR{ID: 1, Opcode: WRSend, AH: ah, RemoteQPN: 0x5678, RemoteQKey: 0x11111111, Flags: SendSignaled, SGL: []SGE{{Addr: 0x1000, Length: 8, LKey: 5}}, RemoteAddr: 0x2000, RKey: 6}
 	t.Cleanup(func() {
 		must(t, r.qp.Close(), ah.Close(), r.cq.Close(), r.pd.Close())
-		if n := f.ringsMapped(); n != 0 {
+		if n := f.ringsMapped(); n > 0 { // the fake has unmapped what the test has created since
 			t.Errorf("%d bytes stay mapped", n)
 		}
 	})
@@ -302,6 +302,10 @@ func TestEfaLacking(t *testing.T) {
 		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+	d.attr.MaxQPRdAtom = 0
+	if err := (&PathOptions{MaxRdAtomic: 1}).check(d); err == nil || !strings.HasSuffix(err.Error(), "Path.MaxRdAtomic is 1, allowed: 0, as "+d.Name()+" has none") {
+		t.Errorf("MaxRdAtomic on a device without READs of connections: %v", err)
 	}
 	must(t, qp.Close(), cq.Close(), pd.Close())
 }

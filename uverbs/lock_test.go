@@ -41,7 +41,11 @@ func TestQPTable(t *testing.T) {
 					t.Errorf("QP %d is %p, %v, want %p", qpn, got, ok, q)
 				}
 				runtime.Gosched()
-				table.Delete(qpn)
+				table.Delete(qpn, new(QP)) // not the one that has the number
+				if _, ok := table.Load(qpn); !ok {
+					t.Errorf("QP %d was removed with another one", qpn)
+				}
+				table.Delete(qpn, q)
 				runtime.Gosched() // so that another goroutine comes before this one takes the lock again
 				if _, ok := table.Load(qpn); ok {
 					t.Errorf("QP %d is still there", qpn)

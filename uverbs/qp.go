@@ -186,7 +186,7 @@ func (q *QP) destroyKernel() error {
 }
 
 // Close destroys the queue pair (ibv_destroy_qp). Work requests that are still posted never
-// complete. Completions that are already in the CQ stay there, except with mlx5. Close memory
+// complete. Completions that are already in the CQ stay there, except with mlx5 and efa. Close memory
 // windows of type 2 that are bound by the QP first, because rxe keeps a pointer to it.
 //
 // If a ring cannot be unmapped, Close returns an error, but the queue pair is destroyed.
@@ -204,7 +204,7 @@ func (q *QP) Close() error {
 		q.dev.dropTarget(q.cookie)
 		var few [2]*CQ
 		for _, cq := range q.cqs(few[:0]) {
-			cq.qps.Delete(q.QPN())
+			cq.qps.Delete(q.QPN(), q)
 		}
 		return nil
 	}, func() error { return q.dev.driver.freeQP(q) })
