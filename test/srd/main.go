@@ -35,7 +35,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	listens := os.Args[2] == "listen"
-	conn := meet(listens, os.Args[3])
+	conn := meet(ctx, listens, os.Args[3])
 	dev := must(uverbs.Open(os.Args[1], uverbs.OpenOptions{}))
 	defer dev.CloseAll()
 	pd, cq := must(dev.AllocPD()), must(dev.CreateCQ(uverbs.CQOptions{}))
@@ -48,11 +48,12 @@ func main() {
 	copy(mr.Bytes()[2048:], "bytes of "+os.Args[1])
 	own := side{must(qp.Endpoint()), mr.Addr(), mr.RKey()}
 	var peer side
-	check(json.NewEncoder(conn).Encode(own))
-	check(json.NewDecoder(conn).Decode(&peer))
+	out, in := json.NewEncoder(conn), json.NewDecoder(conn)
+	check(out.Encode(own))
+	check(in.Decode(&peer))
 	ah := must(pd.CreateAH(must(qp.PathTo(peer.Endpoint)))) // RDMA needs one on both sides
 	if listens {
-		conn.Write([]byte("AH")) // the peer may begin
+		check(out.Encode(true)) // the peer may begin
 		for range 2 {
 			wc := wait(ctx, qp, cq)
 			fmt.Printf("%s of %d bytes, immediate %d\n", wc.Opcode, wc.ByteLen, wc.Imm)
@@ -60,7 +61,8 @@ func main() {
 		fmt.Printf("the peer has written %q\n", mr.Bytes()[3072:][:len("bytes of efa_0")])
 		return
 	}
-	conn.Read(make([]byte, 2))
+	var ready bool
+	check(in.Decode(&ready))
 	to := uverbs.SendWR{AH: ah, RemoteQPN: peer.Endpoint.QPN, RemoteQKey: qkey, Flags: uverbs.SendSignaled, RemoteAddr: peer.Addr + 2048, RKey: peer.RKey}
 	send, read, write := to, to, to
 	send.Opcode, send.Imm, send.SGL = uverbs.WRSendWithImm, 1, []uverbs.SGE{mr.SGE(2048, 14)}
@@ -86,14 +88,18 @@ func wait(ctx context.Context, qp *uverbs.QP, cq *uverbs.CQ) uverbs.WC {
 	return uverbs.WC{}
 }
 
-// meet returns the connection to the other process.
-func meet(listens bool, address string) net.Conn {
-	if !listens {
-		return must(net.Dial("tcp", address))
+// meet returns the connection to the other process, which ends with ctx.
+func meet(ctx context.Context, listens bool, address string) (conn net.Conn) {
+	if listens {
+		l := must(net.Listen("tcp", address))
+		fmt.Println("listening on", l.Addr())
+		context.AfterFunc(ctx, func() { l.Close() })
+		conn = must(l.Accept())
+	} else {
+		conn = must(new(net.Dialer).DialContext(ctx, "tcp", address))
 	}
-	l := must(net.Listen("tcp", address))
-	fmt.Println("listening on", l.Addr())
-	return must(l.Accept())
+	context.AfterFunc(ctx, func() { conn.Close() })
+	return conn
 }
 
 func must[T any](v T, err error) T { check(err); return v }
