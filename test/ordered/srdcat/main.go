@@ -88,7 +88,7 @@ func run(ctx context.Context, listen, host string, o ordered.Options) error {
 // send sends standard input.
 func send(ctx context.Context, conn *ordered.Conn) (bytes, messages int, err error) {
 	for b := make([]byte, conn.MaxSize()); ; {
-		n, err := io.ReadFull(os.Stdin, b)
+		n, err := within(ctx, func() (int, error) { return io.ReadFull(os.Stdin, b) })
 		if n > 0 {
 			if err := conn.Send(ctx, b[:n]); err != nil {
 				return bytes, messages, err
@@ -112,11 +112,28 @@ func receive(ctx context.Context, conn *ordered.Conn) (bytes, messages int, err 
 			return bytes, messages, nil
 		}
 		if err == nil {
-			_, err = os.Stdout.Write(b[:n])
+			_, err = within(ctx, func() (int, error) { return os.Stdout.Write(b[:n]) })
 		}
 		if err != nil {
 			return bytes, messages, err
 		}
 		bytes, messages = bytes+n, messages+1
+	}
+}
+
+// within returns what a read or a write returns, or why ctx ended before: a pipe may be full or a terminal silent.
+func within(ctx context.Context, do func() (int, error)) (int, error) {
+	var n int
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n, err = do()
+	}()
+	select {
+	case <-done:
+		return n, err
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
 	}
 }
