@@ -212,6 +212,9 @@ func (s *srd) wait(ctx context.Context) ([]event, error) {
 
 func (s *srd) close() error {
 	var errs []error
+	if s.qp != nil { // before the AH, which its requests use
+		errs = append(errs, s.qp.Close())
+	}
 	for _, object := range slices.Backward(s.opened) {
 		errs = append(errs, object.Close())
 	}
