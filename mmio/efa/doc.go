@@ -37,6 +37,8 @@
 //   - Every request has a completion. That of a successful one with the flag Quiet is for package uverbs alone, which
 //     drops it: a program gets none, as on other devices without SendSignaled. It takes a place in the CQ all the
 //     same, so that a CQ must be as large as all queues that use it, and it raises an event.
+//   - Whether a request completes that is posted while the QP is in state ERR is not documented: libefa posts
+//     none there, and package uverbs does as on other devices, which flush it. Do not wait for it without a limit.
 //   - A receive needs a scatter/gather entry. libefa accepts one without, and writes nothing: it never
 //     completes. Whether devices accept an entry of 0 bytes without a key is not documented.
 //   - An entry of a receive counts for at most 65,535 bytes, as in libefa; no message is as long.

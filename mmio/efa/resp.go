@@ -27,13 +27,12 @@ func ContextRequest() []byte {
 
 // Context has the limits of a device's queues.
 type Context struct {
-	SubCQs    uint16 // SubCQs is the number of rings of a CQ.
-	Inline    uint16 // Inline is how many bytes of inline data a narrow request may have.
-	InlineEx  uint16 // InlineEx is how many bytes a wide one may have, 0 if there are none.
-	MaxLLQ    uint32 // MaxLLQ is the number of bytes of device memory that a send queue may have.
-	MaxBatch  uint16 // MaxBatch is how much one doorbell may announce, in units of 64 bytes; 0 without a limit.
-	MinSends  uint16 // MinSends is the smallest number of requests of a send queue, or 0.
-	QueryData bool   // QueryData says that QUERY_DEVICE_EX has a driver's part.
+	SubCQs   uint16 // SubCQs is the number of rings of a CQ.
+	Inline   uint16 // Inline is how many bytes of inline data a narrow request may have.
+	InlineEx uint16 // InlineEx is how many bytes a wide one may have, 0 if there are none.
+	MaxLLQ   uint32 // MaxLLQ is the number of bytes of device memory that a send queue may have.
+	MaxBatch uint16 // MaxBatch is how much one doorbell may announce, in units of 64 bytes; 0 without a limit.
+	MinSends uint16 // MinSends is the smallest number of requests of a send queue, or 0.
 }
 
 // MaxInline returns the largest number of bytes of inline data.
@@ -55,7 +54,6 @@ func DecodeContext(b []byte) (c Context, err error) {
 	}
 	return Context{
 		SubCQs: r.SubCqsPerCQ, Inline: r.InlineBufSize, InlineEx: r.InlineBufSizeEx, MaxLLQ: r.MaxLlqSize, MaxBatch: r.MaxTxBatch, MinSends: r.MinSQWR,
-		QueryData: r.CmdsSuppUdataMask&abi.EFA_USER_CMDS_SUPP_UDATA_QUERY_DEVICE != 0,
 	}, nil
 }
 
@@ -209,36 +207,12 @@ func doorbellPage(key uint64, offset uint32, pageSize int) (Mapping, uint32, err
 	return Mapping{key, pageSize}, offset, nil
 }
 
-// DecodePD returns the device's number of a PD.
-func DecodePD(b []byte) (number uint16, err error) {
-	var r abi.IbvAllocPDResp
-	err = decode(&r, b, "efa_ibv_alloc_pd_resp")
-	return r.Pdn, err
-}
-
 // DecodeAH returns the number of an address handle, for [Peer].
 func DecodeAH(b []byte) (number uint16, err error) {
 	var r abi.IbvCreateAHResp
 	err = decode(&r, b, "efa_ibv_create_ah_resp")
 	return r.EfaAddressHandle, err
 }
-
-// The method of the object MR that returns how the device reaches an MR, its attributes (enum
-// efa_query_mr_attrs), and the bits of the first one, which say which of the others are valid. All but the
-// handle have 2 bytes, of which the kernel writes only the first.
-const (
-	MethodMRQuery uint16 = abi.EFA_IB_METHOD_MR_QUERY
-
-	AttrMRHandle       uint16 = abi.EFA_IB_ATTR_QUERY_MR_HANDLE
-	AttrMRValid        uint16 = abi.EFA_IB_ATTR_QUERY_MR_RESP_IC_ID_VALIDITY
-	AttrMRRecv         uint16 = abi.EFA_IB_ATTR_QUERY_MR_RESP_RECV_IC_ID
-	AttrMRRead         uint16 = abi.EFA_IB_ATTR_QUERY_MR_RESP_RDMA_READ_IC_ID
-	AttrMRReceivedRDMA uint16 = abi.EFA_IB_ATTR_QUERY_MR_RESP_RDMA_RECV_IC_ID
-
-	ValidMRRecv         = abi.EFA_QUERY_MR_VALIDITY_RECV_IC_ID
-	ValidMRRead         = abi.EFA_QUERY_MR_VALIDITY_RDMA_READ_IC_ID
-	ValidMRReceivedRDMA = abi.EFA_QUERY_MR_VALIDITY_RDMA_RECV_IC_ID
-)
 
 // bytesOf returns the bytes of a struct without pointers.
 func bytesOf[T any](v *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)) }

@@ -140,6 +140,10 @@ func TestReset(t *testing.T) {
 			t.Errorf("reset %d of a queue with two generations keeps the one that it has", gen)
 		}
 	}
+	deep.tail.Release(deep.n + 5) // as a reset leaves it half-way
+	if n := deep.Posted(); n != deep.Cap() {
+		t.Errorf("during a reset %d requests are posted, want %d at most", n, deep.Cap())
+	}
 
 	r := plain(t, 4)
 	for id := range uint64(6) { // into the second round

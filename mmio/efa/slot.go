@@ -98,8 +98,8 @@ func (s *slots) refresh(n int) bool {
 // Posted returns how many requests have not completed. It may be called while other goroutines post and
 // complete.
 func (s *slots) Posted() int {
-	done := s.tail.Acquire() - s.n // first, because it is never ahead of the other index
-	return int(s.published.Acquire() - done)
+	done := s.tail.Acquire() - s.n                   // first, because it is never ahead of the other index
+	return int(min(s.published.Acquire()-done, s.n)) // a reset is between the two
 }
 
 // take takes the completion of a request, and returns the words of its record. It returns false and changes
