@@ -232,7 +232,7 @@ func (c *CQ) takeEfa(q *QP, e efa.CQE, wc *WC) bool {
 		var op efa.Op
 		var length uint32
 		if wc.ID, op, length, ok = q.efa.sq.Complete(e.ReqID()); ok {
-			if wc.Opcode = WROpcode(op &^ efa.Quiet).completed(); wc.Opcode == WCRDMARead && wc.Status == WCSuccess {
+			if wc.Opcode = efaCompleted[op&^efa.Quiet]; wc.Opcode == WCRDMARead && wc.Status == WCSuccess {
 				wc.ByteLen = length
 			}
 			return op&efa.Quiet == 0 || wc.Status != WCSuccess
@@ -266,16 +266,8 @@ func (c *CQ) receivedEfa(e efa.CQE, wc *WC) {
 	}
 }
 
-// completed returns the operation of a completion for that of a request.
-func (o WROpcode) completed() WCOpcode {
-	switch o {
-	case WRRDMAWrite, WRRDMAWriteWithImm:
-		return WCRDMAWrite
-	case WRRDMARead:
-		return WCRDMARead
-	}
-	return WCSend
-}
+// efaCompleted are the operations of completions, by those of requests. WCSend is 0.
+var efaCompleted = [...]WCOpcode{WRRDMAWrite: WCRDMAWrite, WRRDMAWriteWithImm: WCRDMAWrite, WRRDMARead: WCRDMARead}
 
 // armEfa arms the CQ for any completion: the device does not know which messages are solicited.
 func (c *CQ) armEfa() error {

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
@@ -363,7 +363,7 @@ func FuzzEfaPoll(f *testing.F) {
 type efaSide struct {
 	qp    *QP
 	llq   []byte
-	bell  *uint32
+	bell  *mmio.Index
 	sent  uint16
 	sends atomic.Int64 // completions of SendSignaled that the program got
 }
@@ -372,20 +372,21 @@ type efaSide struct {
 type efaRing struct {
 	cq   *CQ
 	mem  []byte
-	bell *uint32
+	bell *mmio.Index
 	done uint32
 }
 
 // put writes a completion of a send, if there is room for it. The phase comes last.
 func (r *efaRing) put(qpn uint32, id uint16) bool {
 	depth := uint32(len(r.mem) / 32)
-	if uint16(r.done)-uint16(atomic.LoadUint32(r.bell)) >= uint16(depth) {
+	if uint16(r.done)-uint16(r.bell.Acquire()) >= uint16(depth) {
 		return false
 	}
 	e := r.mem[r.done%depth*32:][:32]
+	first, _ := mmio.IndexAt(e, 0)
 	binary.LittleEndian.PutUint32(e[4:], qpn)
 	flags := uint32(1<<1) | 1 ^ r.done/depth&1
-	atomic.StoreUint32((*uint32)(unsafe.Pointer(&e[0])), uint32(id)|flags<<24)
+	first.Release(uint32(id) | flags<<24)
 	r.done++
 	return true
 }
@@ -400,7 +401,7 @@ func TestEfaConcurrently(t *testing.T) {
 	var rings [2]*efaRing
 	for i := range rings {
 		cq := value(dev.CreateCQ(CQOptions{Size: 256, Events: true}))(t)
-		rings[i] = &efaRing{cq: cq, mem: f.ring[:cq.Size()*32], bell: (*uint32)(unsafe.Pointer(&f.bells["cq"][16]))}
+		rings[i] = &efaRing{cq: cq, mem: f.ring[:cq.Size()*32], bell: value(mmio.IndexAt(f.bells["cq"], 16))(t)}
 	}
 	ah := value(pd.CreateAH(AHAttr{Port: 1, GRH: GRH{DGID: ib.GID{0: 0xfe, 15: 1}}}))(t)
 	wr := SendWR{Opcode: WRSend, AH: ah, RemoteQPN: 1, SGL: []SGE{{Addr: 1, Length: 8, LKey: 5}}}
@@ -409,7 +410,7 @@ func TestEfaConcurrently(t *testing.T) {
 	open := func(send, recv int) *efaSide {
 		qp := value(pd.CreateQP(QPOptions{Type: ib.SRD, SendCQ: rings[send].cq, RecvCQ: rings[recv].cq, MaxSendWR: 16}))(t)
 		qp.state.Store(uint32(ib.QPRTS))
-		s := &efaSide{qp: qp, llq: f.llq, bell: (*uint32)(unsafe.Pointer(&f.bells["sq"][12]))}
+		s := &efaSide{qp: qp, llq: f.llq, bell: value(mmio.IndexAt(f.bells["sq"], 12))(t)}
 		sides[s] = rings[send]
 		return s
 	}
@@ -425,7 +426,7 @@ func TestEfaConcurrently(t *testing.T) {
 		for !end.Load() {
 			mu.Lock()
 			for s, ring := range sides {
-				for s.sent != uint16(atomic.LoadUint32(s.bell)) && ring.put(s.qp.qpn, binary.LittleEndian.Uint16(s.llq[s.sent%16*64:])) {
+				for s.sent != uint16(s.bell.Acquire()) && ring.put(s.qp.qpn, binary.LittleEndian.Uint16(s.llq[s.sent%16*64:])) {
 					s.sent++
 				}
 			}
@@ -496,7 +497,7 @@ func TestEfaConcurrently(t *testing.T) {
 			} else {
 				must(t, moves.qp.Modify(QPAttr{State: ib.QPReset}, AttrState))
 				moves.qp.state.Store(uint32(ib.QPRTS))
-				atomic.StoreUint32(moves.bell, 0)
+				moves.bell.Release(0)
 				moves.sent = 0
 			}
 			mu.Unlock()

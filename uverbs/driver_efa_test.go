@@ -304,7 +304,7 @@ func TestEfaLacking(t *testing.T) {
 		}
 	}
 	d.attr.MaxQPRdAtom = 0
-	if err := (&PathOptions{MaxRdAtomic: 1}).check(d); err == nil || !strings.HasSuffix(err.Error(), "Path.MaxRdAtomic is 1, allowed: 0, as "+d.Name()+" has none") {
+	if err := (&PathOptions{MaxRdAtomic: 1}).check(d); err == nil || !strings.HasSuffix(err.Error(), "Path.MaxRdAtomic is 1, allowed: 0 on "+d.Name()) {
 		t.Errorf("MaxRdAtomic on a device without READs of connections: %v", err)
 	}
 	must(t, qp.Close(), cq.Close(), pd.Close())

@@ -222,7 +222,7 @@ func (o *PathOptions) check(d *Device) error {
 		{"Path.MTU", uint32(o.MTU), uint32(ib.MTU4096)},
 	} {
 		if f.given > f.limit && f.limit == 0 {
-			return argErr("CreateQP", f.name, f.given, "0, as %s has none", d.Name())
+			return argErr("CreateQP", f.name, f.given, "0 on %s", d.Name())
 		}
 		if f.given > f.limit {
 			return argErr("CreateQP", f.name, f.given, "1 to %d, or 0 for the default", f.limit)
