@@ -69,9 +69,9 @@ func newPerf() *command.Command {
 server takes any number of clients, at once and one after another, and each client chooses its test.
 
 A test sends what the program of perftest with the same name sends (send-lat is ib_send_lat), with
-its defaults: 2 bytes for latency and 65536 for bandwidth, 1000 messages (write-bw 5000), 128 in
-flight, one completion for 100 of them (for each above 8 KiB). --warmup messages precede those that
-count. The latency is half of a round trip, and for READs and atomics all of it. The bandwidth of
+its defaults: 2 bytes for latency and 65536 for bandwidth or what a datagram may have, 1000 messages
+(write-bw 5000), 128 in flight, one completion for 100 of them (for each above 8 KiB). --warmup
+messages precede those that count. The latency is half of a round trip, and for READs and atomics all of it. The bandwidth of
 --both is the sum of both directions. Type dc needs mlx5 on both sides, and srd needs efa, where
 each message has a completion. --imm, --use-srq, --use-ooo, --atomic-type, --log-dci-streams and
 --mcg are for both sides. --odp, --relaxed-ordering, --use-dm and --ph are for this side, and
@@ -339,6 +339,7 @@ func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot
 	if err := o.settleGroup(changed); err != nil {
 		return nil, err
 	}
+	o.config.Shorten = !changed("size") && !o.all
 	if err := o.settle(); err != nil {
 		return nil, err
 	}

@@ -86,6 +86,7 @@ type Config struct {
 	Type       string        `json:"type"`                 // rc, uc, ud, dc or srd
 	Sizes      []int         `json:"sizes"`                // of messages, in bytes, in the order of the tests
 	All        bool          `json:"all,omitempty"`        // Sizes is a sweep, and may be cut at what both sides take
+	Shorten    bool          `json:"-"`                    // Sizes is the default, and may be reduced to what both sides take
 	Iterations int           `json:"iterations,omitempty"` // messages of each QP, if Duration is 0
 	Duration   time.Duration `json:"duration_ns,omitempty"`
 	Warmup     int           `json:"warmup"`                    // messages of each QP before those that count
@@ -394,6 +395,7 @@ func (c *Config) sends(server bool) bool {
 type Limits struct {
 	Device     string // Device is its name.
 	MaxMsg     int    // MaxMsg is the longest message of the port, in bytes.
+	MaxRDMA    int    // MaxRDMA is the longest READ or WRITE of SRD, in bytes; 0 if it is unknown.
 	MTU        int    // MTU is the port's active MTU, in bytes.
 	MaxWR      int    // MaxWR is the longest queue.
 	MaxSRQWR   int    // MaxSRQWR is the longest shared receive queue.
@@ -412,14 +414,15 @@ func (l *Limits) srd() bool { return l.Driver == "efa" }
 // limits asks a device.
 func limits(dev *uverbs.Device, port uverbs.PortAttr) Limits {
 	a := dev.Attr()
+	efa, _ := dev.EFA()
 	return Limits{
-		Device: dev.Name(), MaxMsg: int(port.MaxMsgSize), MTU: port.ActiveMTU.Bytes(), MaxWR: int(a.MaxQPWR), MaxSRQWR: int(a.MaxSRQWR), MaxCQE: int(a.MaxCQE), MaxQPs: int(a.MaxQP),
+		Device: dev.Name(), MaxMsg: int(port.MaxMsgSize), MaxRDMA: int(efa.MaxRDMASize), MTU: port.ActiveMTU.Bytes(), MaxWR: int(a.MaxQPWR), MaxSRQWR: int(a.MaxSRQWR), MaxCQE: int(a.MaxCQE), MaxQPs: int(a.MaxQP),
 		RdAtomic: int(min(a.MaxQPRdAtom, a.MaxQPInitRdAtom, 255)), Atomics: a.AtomicCap != ib.AtomicNone, Driver: dev.Info().Driver,
 		InfiniBand: port.LinkLayer == ib.LinkLayerInfiniBand, IWARP: dev.Info().IWARP(),
 	}
 }
 
-// fit refuses what a device cannot do; a sweep it cuts.
+// fit refuses what a device cannot do. It cuts a sweep and shortens a default size.
 func (c *Config) fit(l Limits) error {
 	switch {
 	case l.IWARP && c.Type != RC, l.srd() && !c.datagrams(), !l.srd() && c.Type == SRD:
@@ -436,7 +439,10 @@ func (c *Config) fit(l Limits) error {
 		longest, why = mtu, fmt.Sprintf("the MTU of %s, as a datagram is one packet", l.Device)
 	}
 	if c.Type == SRD && c.Op != Send {
-		longest = maxMessage // MaxMsg is of SENDs; the device refuses more than its own limit
+		longest, why = cmp.Or(l.MaxRDMA, maxMessage), fmt.Sprintf("efa_max_rdma_size of %s", l.Device)
+	}
+	if c.Shorten {
+		c.Sizes = []int{min(c.maxSize(), longest)}
 	}
 	if c.All {
 		c.Sizes = slices.DeleteFunc(slices.Clone(c.Sizes), func(s int) bool { return s > longest })

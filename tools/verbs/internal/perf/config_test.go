@@ -197,7 +197,7 @@ func TestFit(t *testing.T) {
 		}
 	}
 	efa := device
-	efa.Device, efa.Driver, efa.MaxSRQWR, efa.RdAtomic, efa.MaxMsg = "efa_9", "efa", 0, 0, 8928
+	efa.Device, efa.Driver, efa.MaxSRQWR, efa.RdAtomic, efa.MaxMsg, efa.MaxRDMA = "efa_9", "efa", 0, 0, 8928, 1<<30
 	for _, c := range []struct {
 		config  Config
 		limits  Limits
@@ -207,6 +207,7 @@ func TestFit(t *testing.T) {
 		{Default(Send, Lat), efa, true, "--type: efa_9: uverbs: QP type RC not supported by driver efa"},
 		{with(Send, Lat, func(c *Config) { c.Type = SRD }), device, true, "--type: rxe9: uverbs: QP type SRD"},
 		{with(Send, BW, func(c *Config) { c.Type = SRD }), efa, false, "--size is 65536, allowed: 1 to 8928, max_msg_sz of efa_9"},
+		{with(Read, BW, func(c *Config) { c.Type, c.Sizes = SRD, []int{1<<30 + 1} }), efa, false, "--size is 1073741825, allowed: 1 to 1073741824, efa_max_rdma_size of efa_9"},
 		{with(Send, Lat, func(c *Config) { c.Type, c.SRQ = SRD, true }), efa, true, "--use-srq: efa_9: uverbs: SRQ"},
 	} {
 		if err := c.config.fit(c.limits); err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, errors.ErrUnsupported) != c.feature {
@@ -216,6 +217,16 @@ func TestFit(t *testing.T) {
 	srd := with(Read, BW, func(c *Config) { c.Type, c.All, c.Sizes, c.List = SRD, true, Sweep(1<<23), 4 })
 	if err := srd.fit(efa); err != nil || len(srd.Sizes) != 23 || srd.moderation(2) != 1 {
 		t.Errorf("a sweep of READs of SRD: %v, %v, one completion for %d messages", err, srd.Sizes, srd.moderation(2))
+	}
+	for _, c := range []struct {
+		op, qp string
+		limits Limits
+		want   int
+	}{{Send, UD, device, 1024}, {Send, SRD, efa, 8928}, {Read, SRD, efa, DefaultSizeBW}} {
+		config := with(c.op, BW, func(x *Config) { x.Type, x.Shorten = c.qp, true })
+		if err := config.fit(c.limits); err != nil || !slices.Equal(config.Sizes, []int{c.want}) {
+			t.Errorf("the default of %s of type %s is %v, want %d; %v", config.Name(), c.qp, config.Sizes, c.want, err)
+		}
 	}
 	if c := with(Send, BW, func(c *Config) { c.CM = true }); c.fit(iwarp) != nil {
 		t.Errorf("on iWARP error is %v", c.fit(iwarp))

@@ -308,6 +308,7 @@ func (l *Limits) validate() error {
 	}
 	return cmp.Or(
 		within("the limits' MaxMsg", l.MaxMsg, 1, math.MaxUint32),
+		within("the limits' MaxRDMA", l.MaxRDMA, 0, math.MaxUint32),
 		within("the limits' MaxWR", l.MaxWR, 1, math.MaxUint32),
 		within("the limits' MaxCQE", l.MaxCQE, 1, math.MaxUint32),
 		within("the limits' MaxQPs", l.MaxQPs, 1, math.MaxUint32),
