@@ -161,9 +161,9 @@ var efaStatuses = [...]efaStatus{
 	efa.StatusRemoteRNR:       {WCRNRRetryExcErr, true, "the peer has posted no receive; RNRRetry limits the attempts"},
 	efa.StatusRemoteLength:    {WCRemInvReqErr, true, "the peer's receive is too short"},
 	efa.StatusRemoteStatus:    {WCBadRespErr, true, "the peer has answered with an unknown status"},
-	efa.StatusUnresponsive:    {WCRespTimeoutErr, true, "the peer does not answer any more"},
+	efa.StatusUnresponsive:    {WCRespTimeoutErr, true, "the peer does not answer any more; it may have stopped, or its security group may not let it answer"},
 	efa.StatusUnknownPeer:     {WCRemOpErr, true, "the peer has no AH for this side, which RDMA needs: it must create one in the PD of its QP"},
-	efa.StatusUnreachable:     {WCRespTimeoutErr, true, "the peer has never answered; it may be in another subnet, or a security group may forbid it"},
+	efa.StatusUnreachable:     {WCRespTimeoutErr, true, "the peer has never answered; likely on AWS: a security group that does not let all traffic from and to itself through, or another subnet or availability zone"},
 	efa.StatusFeatureMismatch: {WCRemInvReqErr, true, "the peer does not support a feature of the request"},
 }
 

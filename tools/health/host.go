@@ -226,13 +226,13 @@ func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceI
 func (m *machine) checkCM(cd netlinkrdma.CharDev, err error) Finding {
 	f := Finding{Code: CodeRDMACM}
 	if err != nil {
+		if m.allEFA { // err has the command that loads it
+			return f.conclude(LevelInfo, "no connection manager, and EFA devices do not use it")
+		}
 		f.see("%s", err)
 		if m.sandbox != "" {
 			f.fix("use verbs without it, or cm.Dialer and cm.ListenConfig, which use TCP then")
 			return f.conclude(LevelInfo, "no connection manager: the sandbox %s does not offer it", m.sandbox)
-		}
-		if m.allEFA {
-			return f.conclude(LevelInfo, "no connection manager, and EFA devices do not use it")
 		}
 		if errors.Is(err, fs.ErrPermission) {
 			f.fix(allowNetlink)
