@@ -342,8 +342,6 @@ func (c *Config) moderation(size int) int {
 		return c.Moderate
 	}
 	switch {
-	case c.Type == SRD:
-		return 1
 	case c.List > 1:
 		return c.List
 	case size > largeMessage && c.Type != UD && !c.All && !c.Events:
@@ -432,6 +430,12 @@ func (c *Config) fit(l Limits) error {
 	}
 	if err := c.fitOptions(l); err != nil {
 		return err
+	}
+	if l.srd() { // requests complete in no order
+		if c.Moderate > 1 {
+			return field("moderate", c.Moderate, "1, as each message of %s has a completion", l.Device)
+		}
+		c.Moderate = 1
 	}
 	longest, why := l.MaxMsg, fmt.Sprintf("max_msg_sz of %s", l.Device)
 	mtu := min(l.MTU, cmp.Or(c.MTU, l.MTU))

@@ -207,6 +207,7 @@ func TestFit(t *testing.T) {
 		{Default(Send, Lat), efa, true, "--type: efa_9: uverbs: QP type RC not supported by driver efa"},
 		{with(Send, Lat, func(c *Config) { c.Type = SRD }), device, true, "--type: rxe9: uverbs: QP type SRD"},
 		{with(Send, BW, func(c *Config) { c.Type = SRD }), efa, false, "--size is 65536, allowed: 1 to 8928, max_msg_sz of efa_9"},
+		{with(Send, BW, func(c *Config) { c.Type, c.Sizes, c.Moderate = UD, []int{64}, 2 }), efa, false, "--moderate is 2, allowed: 1, as each message of efa_9"},
 		{with(Read, BW, func(c *Config) { c.Type, c.Sizes = SRD, []int{1<<30 + 1} }), efa, false, "--size is 1073741825, allowed: 1 to 1073741824, efa_max_rdma_size of efa_9"},
 		{with(Send, Lat, func(c *Config) { c.Type, c.SRQ = SRD, true }), efa, true, "--use-srq: efa_9: uverbs: SRQ"},
 	} {
