@@ -73,6 +73,7 @@ var commandPackages = map[string]string{
 	"bench-plain": "test/bench/plain",
 	"noioctl":     "test/suites/noioctl",
 	"objects":     "test/objects",
+	"srd":         "test/srd",
 	"srdcat":      "test/ordered/srdcat",
 	"pingpong":    "test/suites/containers/pingpong",
 

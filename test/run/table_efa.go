@@ -31,7 +31,7 @@ func (c *config) efaSuite() suite {
 			model("model", "", "efa"), newest, model("6.12", "6.12", "efa"),
 			model("first", "", "efa,personality=first"), model("batch", "", "efa,personality=batch"), model("read", "", "efa,personality=read"),
 			{
-				name: "hosts", device: "efa", flags: []string{"-hosts", "2", "-cpus", "1"}, with: ibverbs, env: env,
+				name: "hosts", kernel: "6.12", device: "efa", flags: []string{"-hosts", "2", "-cpus", "1"}, with: ibverbs, bin: []string{"srd", "srdcat"}, env: env,
 				programs: []program{only("control", "TestEFAHosts")},
 			},
 			{

@@ -53,7 +53,7 @@ func TestEFAPerf(t *testing.T) {
 	server.KeepRunning()
 	for _, line := range []string{
 		"send-lat -t srd -s 2,8192", "send-bw -t srd -s 2,8192 -q 2 -b --imm", "send-bw -t srd -D 300ms -s 4096", "read-lat -t srd -s 2,65536", "read-bw -t srd -s 64,65536 -q 2 -b",
-		"write-lat -t srd -s 2,65536", "write-bw -t srd -s 64,65536 -q 2 -b", "write-bw -t srd -s 64 --imm", "write-lat -t srd -s 64 --imm", "send-bw -t srd -s 64 --events", "send-lat -t ud -s 2,4096",
+		"write-lat -t srd -s 2,65536", "write-bw -t srd -s 64,65536 -q 2 -b", "write-bw -t srd -s 64 --imm", "write-lat -t srd -s 64 --imm", "send-bw -t srd -s 64 --events", "send-lat -t ud -s 2,4096", "send-bw -t srd", "send-bw -t ud",
 	} {
 		t.Run(line, func(t *testing.T) {
 			l := append([]string{"verbs", "perf"}, strings.Fields(line)...)
@@ -67,6 +67,8 @@ func TestEFAPerf(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"send-bw -t rc", "--type: efa_1: uverbs: QP type RC not supported by driver efa"},
 		{"send-bw -t srd --cm", "--type is srd, allowed: rc, ud, as the connection manager (--cm) connects nothing for type srd"},
+		{"read-bw -t srd -s 1073741825", "--size is 1073741825, allowed: 1 to 1073741824, efa_max_rdma_size of efa_1"},
+		{"send-bw -t ud --moderate 10", "--moderate is 10, allowed: 1, as each message of efa_1 has a completion"},
 		{"write-bw -t srd --moderate 10", "--moderate is 10, allowed: 1, as each message of type srd has a completion"},
 	} {
 		out := fails(t, append(strings.Fields("verbs perf "+c.line), "-d", "efa_1", "-p", strconv.Itoa(port), serverAddr)...)

@@ -99,6 +99,13 @@ func TestEFAReload(t *testing.T) {
 func TestEFAHosts(t *testing.T) {
 	testenv.Boot(t, efaEnv, "efa/hosts")
 	meet(t, []string{"ibv_ud_pingpong", "-d", "efa_0", "-g", "0", "-n", "100"})
+	for _, c := range []struct{ listen, dial, at string }{{"srd efa_0 listen", "srd efa_0 dial", ":7471"}, {"srdcat -device efa_0 -listen", "srdcat -device efa_0", ":7472"}} {
+		if host, peer := testenv.Hosts(t); host == 1 {
+			serve(t, with(strings.Fields(c.listen), c.at))
+		} else {
+			visit(t, strings.Fields(c.dial), peer+c.at)
+		}
+	}
 }
 
 // TestLibfabric sends with libfabric, which has a protocol of its own over SRD, from a machine to another one.

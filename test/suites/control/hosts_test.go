@@ -71,7 +71,7 @@ func visit(t *testing.T, line []string, peer string) {
 		if err = program.End(err, string(out)); err == nil {
 			return
 		}
-		early := bytes.Contains(out, []byte("Couldn't connect")) || bytes.Contains(out, []byte("Connection refused")) || bytes.Contains(out, []byte("REJECTED")) || bytes.Contains(out, []byte("event: RDMA_CM_EVENT"))
+		early := bytes.Contains(out, []byte("Couldn't connect")) || bytes.Contains(out, []byte("onnection refused")) || bytes.Contains(out, []byte("REJECTED")) || bytes.Contains(out, []byte("event: RDMA_CM_EVENT"))
 		if !early || time.Now().After(deadline) {
 			t.Fatalf("%s: %v\n%s", strings.Join(line, " "), err, out)
 		}
