@@ -163,7 +163,7 @@ var efaStatuses = [...]efaStatus{
 	efa.StatusRemoteStatus:    {WCBadRespErr, true, "the peer has answered with an unknown status"},
 	efa.StatusUnresponsive:    {WCRespTimeoutErr, true, "the peer does not answer any more; it may have stopped, or its security group may not let it answer"},
 	efa.StatusUnknownPeer:     {WCRemOpErr, true, "the peer has no AH for this side, which RDMA needs: it must create one in the PD of its QP"},
-	efa.StatusUnreachable:     {WCRespTimeoutErr, true, "the peer has never answered; likely on AWS: a security group that does not let all traffic from and to itself through, or another subnet or availability zone"},
+	efa.StatusUnreachable:     {WCRespTimeoutErr, true, "the peer has never answered; likely on AWS: a security group that does not admit itself, another subnet or zone"},
 	efa.StatusFeatureMismatch: {WCRemInvReqErr, true, "the peer does not support a feature of the request"},
 }
 
