@@ -27,10 +27,11 @@ const sockaddrIBSize = 48
 // gidStorage returns the address as a struct sockaddr_ib.
 func (a Addr) gidStorage() (s abi.KernelSockaddrStorage, size uint16) {
 	*s.SsFamily() = afIB
-	_, err := binary.Encode(s.Data()[:], binary.BigEndian, sockaddrIB{PKey: a.PKey, Addr: a.IP.As16(), ServiceID: uint64(a.Space)<<16 | uint64(a.Port), Mask: 1<<64 - 1})
-	if err != nil {
-		panic(err) // the sizes are constants
-	}
+	be, b, gid := binary.BigEndian, s.Data()[:], a.IP.As16()
+	be.PutUint16(b, a.PKey) // a sockaddrIB
+	copy(b[6:], gid[:])
+	be.PutUint64(b[22:], uint64(a.Space)<<16|uint64(a.Port))
+	be.PutUint64(b[30:], 1<<64-1)
 	return s, sockaddrIBSize
 }
 

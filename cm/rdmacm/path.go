@@ -1,7 +1,6 @@
 package rdmacm
 
 import (
-	"cmp"
 	"encoding/binary"
 	"syscall"
 
@@ -118,9 +117,12 @@ func (p *Path) encode() *abi.IbPathRecData {
 		PacketLifeTimeSelector: uint8(p.LifetimeSelector),
 	})
 	rec := &abi.IbPathRecData{Flags: primaryPath}
+	if err != nil {
+		panic(err)
+	}
 	b = append(b, make([]byte, len(rec.PathRec)*4-len(b))...) // reserved
-	if _, decErr := binary.Decode(b, binary.NativeEndian, &rec.PathRec); err != nil || decErr != nil {
-		panic(cmp.Or(err, decErr))
+	for i := range rec.PathRec {
+		rec.PathRec[i] = binary.NativeEndian.Uint32(b[4*i:])
 	}
 	return rec
 }
@@ -280,10 +282,8 @@ func decodeIB(s *abi.KernelSockaddrStorage) (a sockaddrIB) {
 	if *s.SsFamily() != afIB {
 		return a
 	}
-	if _, err := binary.Decode(s.Data()[:], binary.BigEndian, &a); err != nil {
-		panic(err) // the sizes are constants
-	}
-	return a
+	be, b := binary.BigEndian, s.Data()[:]
+	return sockaddrIB{be.Uint16(b), be.Uint32(b[2:]), [16]uint8(b[6:]), be.Uint64(b[22:]), be.Uint64(b[30:]), be.Uint64(b[38:])}
 }
 
 // GIDs returns the addresses of the ID as GIDs and service IDs (struct rdma_ib_addr). On RoCE the

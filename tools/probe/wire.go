@@ -38,31 +38,41 @@ type target struct {
 	RKey uint32
 }
 
-// private is private data of the connection manager.
-type private[T request | target | uint64] struct {
-	Magic, Version uint32
-	Body           T
-}
-
 // errWire is the error of bytes that are not of this protocol.
 var errWire = errors.New("the peer does not speak the protocol of probes, or another version of it")
 
 // marshal returns private data.
 func marshal[T request | target | uint64](body T) []byte {
-	b, err := binary.Append(nil, binary.BigEndian, private[T]{magic, version, body})
-	if err != nil {
-		panic(err) // a type without a size
+	be := binary.BigEndian
+	b := be.AppendUint32(be.AppendUint32(nil, magic), version)
+	switch v := any(body).(type) {
+	case request:
+		b = be.AppendUint32(be.AppendUint32(b, v.Rate), v.Label)
+		b = be.AppendUint32(be.AppendUint64(b, v.Token), v.QKey)
+	case target:
+		b = be.AppendUint32(be.AppendUint64(b, v.Addr), v.RKey)
+	case uint64:
+		b = be.AppendUint64(b, v)
 	}
 	return b
 }
 
 // parse reads private data, to which the connection manager may have appended zeros.
-func parse[T request | target | uint64](b []byte) (T, error) {
-	var p private[T]
-	if _, err := binary.Decode(b, binary.BigEndian, &p); err != nil || p.Magic != magic || p.Version != version {
-		return p.Body, errWire
+func parse[T request | target | uint64](b []byte) (body T, err error) {
+	be, size := binary.BigEndian, len(marshal(body))
+	if len(b) < size || be.Uint32(b) != magic || be.Uint32(b[4:]) != version {
+		return body, errWire
 	}
-	return p.Body, nil
+	b = b[8:]
+	switch v := any(&body).(type) {
+	case *request:
+		*v = request{be.Uint32(b), be.Uint32(b[4:]), be.Uint64(b[8:]), be.Uint32(b[16:])}
+	case *target:
+		*v = target{be.Uint64(b), be.Uint32(b[8:])}
+	case *uint64:
+		*v = be.Uint64(b)
+	}
+	return body, nil
 }
 
 // parseRequest reads and checks a request.
