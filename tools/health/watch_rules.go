@@ -8,6 +8,7 @@ import (
 	"math"
 	"path"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -234,7 +235,9 @@ func (w *Watch) compare(name string, info uverbs.DeviceInfo, g *glimpse, now tim
 	if d.Ports == nil {
 		d.Ports = map[uint32]*pastPort{}
 	}
-	for _, num := range slices.Sorted(maps.Keys(g.ports)) {
+	nums := slices.Collect(maps.Keys(g.ports))
+	sort.Slice(nums, func(i, j int) bool { return nums[i] < nums[j] })
+	for _, num := range nums {
 		p := d.Ports[num]
 		if p == nil {
 			p = &pastPort{}
@@ -483,7 +486,7 @@ func (m *machine) checkPinned(seen map[string]*glimpse) Finding {
 			}
 		}
 	}
-	slices.Sort(all)
+	sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
 	n := 0
 	for _, pid := range slices.Compact(all) {
 		pinned, limit, ok := m.pinned(pid)

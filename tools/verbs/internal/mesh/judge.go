@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
@@ -66,8 +67,8 @@ func (r *Report) median(typ string) Median {
 		}
 	}
 	all := Median{Type: typ}
-	slices.Sort(lat)
-	slices.Sort(bw)
+	sort.Slice(lat, func(i, j int) bool { return lat[i] < lat[j] })
+	sort.Slice(bw, func(i, j int) bool { return bw[i] < bw[j] })
 	if n := len(lat); n > 0 {
 		all.Latency = lat[(n-1)/2]
 	}
