@@ -20,7 +20,8 @@ type hotRing struct {
 	driver   string
 	qp       *QP
 	cq       *CQ
-	ah       *AH       // of a DCI
+	to       SendWR    // the target of a DCI, or the peer of an SRD QP
+	inline   int       // bytes of inline data
 	sent     func() WC // the device completes the next send, and writes the returned completion
 	received func() WC // the same with a receive
 }
@@ -38,10 +39,10 @@ func mlx5HotRing(tb testing.TB, typ ib.QPType) *hotRing {
 	value(mlx5Driver{}.prepareCQ(c.cq, &CQOptions{Size: c.n - 1, CQESize: 64}))(tb)
 	must(tb, mlx5Driver{}.mapCQ(c.cq, udata{out: make([]byte, 64)}))
 	c.qp = mlx5HotQP(tb, c, typ, 2*hotBatch)
-	h := &hotRing{driver: "mlx5", qp: c.qp, cq: c.cq}
+	h := &hotRing{driver: "mlx5", qp: c.qp, cq: c.cq, inline: hotLength}
 	if typ == ib.DCI {
-		_, h.ah = dcCard(tb, true)
-		h.ah.dev = c.dev
+		_, h.to.AH = dcCard(tb, true)
+		h.to.AH.dev = c.dev
 	}
 	ring := h.qp.sqRegion.Bytes()[h.qp.mlx5.recv.Bytes():]
 	block, entry := 0, uint16(0) // those that the card takes next
@@ -83,7 +84,7 @@ func rxeHotRing(tb testing.TB) *hotRing {
 	const log2Len = 6
 	r := newQuietRig(tb, log2Len)
 	cq, ring := newPollRig(tb, log2Len)
-	h := &hotRing{driver: "rxe", qp: r.qp, cq: cq}
+	h := &hotRing{driver: "rxe", qp: r.qp, cq: cq, inline: hotLength}
 	h.sent = func() WC {
 		clear(ring.slot(ring.get(ringProducer)))
 		ring.put(1)
@@ -105,7 +106,7 @@ func rxeHotRing(tb testing.TB) *hotRing {
 func siwHotRing(tb testing.TB) *hotRing {
 	r := newSiwRigOf(tb, 2*hotBatch)
 	next := 0
-	return &hotRing{driver: "siw", qp: r.qp, cq: r.cq, sent: func() WC {
+	return &hotRing{driver: "siw", qp: r.qp, cq: r.cq, inline: hotLength, sent: func() WC {
 		_, _, op, _ := r.take()
 		r.put(0, op, siw.StatusSuccess, hotLength)
 		return WC{Opcode: WCSend}
@@ -113,6 +114,22 @@ func siwHotRing(tb testing.TB) *hotRing {
 		clear(r.rq[next%r.n*siwRQESize:][:siwRQESize])
 		next++
 		r.put(0, siw.Recv, siw.StatusSuccess, hotLength)
+		return WC{Opcode: WCRecv}
+	}}
+}
+
+// efaHotRing makes an SRD QP of efa, whose requests have the usual width: they have room for half as much inline data.
+func efaHotRing(tb testing.TB) *hotRing {
+	const n, entry, most = 2 * hotBatch, 16, 32
+	r := newEfaRig(tb, QPOptions{MaxSendWR: n, MaxRecvWR: n, MaxInline: most}, CQOptions{Size: n})
+	sent, received := 0, 0
+	return &hotRing{driver: "efa", qp: r.qp, cq: r.cq, to: r.to, inline: most, sent: func() WC {
+		r.complete(1, 0, r.qp.qpn, r.id(sent%n))
+		sent++
+		return WC{Opcode: WCSend}
+	}, received: func() WC {
+		r.complete(2, 0, r.qp.qpn, binary.LittleEndian.Uint16(r.recv[received%n*entry+8:]))
+		received++
 		return WC{Opcode: WCRecv}
 	}}
 }
@@ -138,9 +155,11 @@ func (h *hotRing) hotPaths(tb testing.TB) []hotPath {
 			tb.Fatalf("%s: %d completions %+v, %v, want %d of %s", h.driver, got, wcs[:min(got, 1)], err, n, want.Opcode)
 		}
 	}
-	inline := SendWR{Opcode: WRSend, Flags: SendSignaled, Inline: make([]byte, hotLength), AH: h.ah}
+	inline := h.to
+	inline.Opcode, inline.Flags, inline.SGL, inline.Inline = WRSend, SendSignaled, nil, make([]byte, h.inline)
 	sgl := []SGE{{Addr: 1 << 20, Length: hotLength, LKey: 5}}
-	sge := SendWR{Opcode: WRSend, Flags: SendSignaled, SGL: sgl, AH: h.ah}
+	sge := inline
+	sge.SGL, sge.Inline = sgl, nil
 	recv := RecvWR{SGL: sgl}
 	var all []hotPath
 	sends := func(name string, n int, do func() error) {
@@ -162,10 +181,11 @@ func (h *hotRing) hotPaths(tb testing.TB) []hotPath {
 		wrs := slices.Repeat([]SendWR{wr}, hotBatch)
 		return func() error { return h.qp.PostSend(wrs...) }
 	}
-	if h.ah != nil {
+	if h.driver == "mlx5" && h.to.AH != nil {
 		sends("dci/inline/n=32", hotBatch, list(inline))
 		return all
 	}
+	srd := h.to.AH != nil
 	sends("post/inline/n=1", hotSingles, single(inline))
 	sends("post/inline/n=32", hotBatch, list(inline))
 	sends("post/sge/n=1", hotSingles, single(sge))
@@ -174,6 +194,9 @@ func (h *hotRing) hotPaths(tb testing.TB) []hotPath {
 		b := h.qp.BeginSend()
 		for range hotBatch {
 			b.Send(0, SendSignaled)
+			if srd {
+				b.To(h.to.AH, h.to.RemoteQPN, h.to.RemoteQKey)
+			}
 			b.Inline(inline.Inline)
 		}
 		return b.Post()
@@ -182,24 +205,29 @@ func (h *hotRing) hotPaths(tb testing.TB) []hotPath {
 		b := h.qp.BeginSend()
 		for range hotBatch {
 			b.Send(0, SendSignaled)
+			if srd {
+				b.To(h.to.AH, h.to.RemoteQPN, h.to.RemoteQKey)
+			}
 			b.SGE(sgl[0])
 		}
 		return b.Post()
 	})
-	sends("onecall/inline/n=32", hotBatch, func() error {
-		b := h.qp.BeginSend()
-		for i := range hotBatch {
-			b.SendInline(uint64(i), SendSignaled, inline.Inline)
-		}
-		return b.Post()
-	})
-	sends("onecall/sge/n=32", hotBatch, func() error {
-		b := h.qp.BeginSend()
-		for i := range hotBatch {
-			b.SendSGE(uint64(i), SendSignaled, sgl[0])
-		}
-		return b.Post()
-	})
+	if !srd {
+		sends("onecall/inline/n=32", hotBatch, func() error {
+			b := h.qp.BeginSend()
+			for i := range hotBatch {
+				b.SendInline(uint64(i), SendSignaled, inline.Inline)
+			}
+			return b.Post()
+		})
+		sends("onecall/sge/n=32", hotBatch, func() error {
+			b := h.qp.BeginSend()
+			for i := range hotBatch {
+				b.SendSGE(uint64(i), SendSignaled, sgl[0])
+			}
+			return b.Post()
+		})
+	}
 	all = append(all, hotPath{h.driver + "/recv/n=1", hotSingles, func() {}, func() error {
 		for range hotSingles {
 			if err := h.qp.PostRecv(0, sgl...); err != nil {
@@ -251,7 +279,7 @@ func (h *hotRing) hotPaths(tb testing.TB) []hotPath {
 func TestHotPaths(t *testing.T) {
 	steps.Begin("", 1)
 	steps.End()
-	for _, h := range []*hotRing{mlx5HotRing(t, ib.RC), mlx5HotRing(t, ib.DCI), rxeHotRing(t), siwHotRing(t)} {
+	for _, h := range []*hotRing{mlx5HotRing(t, ib.RC), mlx5HotRing(t, ib.DCI), efaHotRing(t), rxeHotRing(t), siwHotRing(t)} {
 		for _, p := range h.hotPaths(t) {
 			if n := testing.AllocsPerRun(5, func() {
 				p.before()

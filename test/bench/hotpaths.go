@@ -148,7 +148,7 @@ func (c *costs) hotTable() [][]string {
 		heading = append(heading, column.label)
 	}
 	table := [][]string{heading}
-	for _, driver := range []string{"mlx5", "libmlx5", "rxe", "siw"} {
+	for _, driver := range []string{"mlx5", "libmlx5", "efa", "rxe", "siw"} {
 		row := []string{driver}
 		for _, column := range hotColumns {
 			var cell []string

@@ -49,6 +49,7 @@ type bench struct {
 
 	gid         int
 	dc          bool // the device has DC
+	srd         bool // the device has SRD, and no connections
 	port        int
 	hung        int     // runs of perftest's that were given up, and done again
 	serving     *server // verbs perf serve
@@ -113,12 +114,12 @@ const counted = "count/"
 
 // countable are the rows that can be counted in instructions: on the one processor of such a guest two
 // programs that poll would share it.
-var countable = regexp.MustCompile(`^(open|connect|dial|call|dc|mr|qps|cqs|mrs|conns)/|^plain/.*events(/processor)?$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
+var countable = regexp.MustCompile(`^(open|connect|dial|call|dc|srd|mr|qps|cqs|mrs|conns)/|^plain/.*events(/processor)?$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
 
 // countableOnCard are the countable rows if the device is a card. They time only calls that do not
 // wait: a call that waits would count the time of the card, or how often the program polls
 // meanwhile.
-var countableOnCard = regexp.MustCompile(`^(call|dc)/`)
+var countableOnCard = regexp.MustCompile(`^(call|dc|srd)/`)
 
 // wants reports whether a row is wanted.
 func (b *bench) wants(name string) bool {
@@ -129,13 +130,18 @@ func (b *bench) wants(name string) bool {
 	return b.only.MatchString(name) && (!b.counted || can.MatchString(name))
 }
 
+// known reports whether a device that can do other things may have a row that -rows names.
+func (b *bench) known() bool {
+	connected, datagrams := *b, *b
+	connected.dc, connected.srd, datagrams.srd = !b.cm, false, !b.cm
+	return len(connected.having(b.only.MatchString))+len(datagrams.having(b.only.MatchString)) > 0
+}
+
 // check reports why no row is left to measure. Without a card -counted may leave none: make bench gives the same
 // -rows to a run by the clock and to one that counts, which has other sizes.
 func (b *bench) check() error {
-	able := *b
-	able.dc = !b.cm
 	switch {
-	case len(b.having(b.only.MatchString)) == 0 && len(able.having(b.only.MatchString)) > 0:
+	case len(b.having(b.only.MatchString)) == 0 && b.known():
 		return fmt.Errorf("-rows is %q: %s cannot do what these rows measure", b.only, b.device)
 	case b.card && len(b.selected()) == 0:
 		return fmt.Errorf("-rows is %q: with -counted, %s can measure only the rows %s, as all others wait for the card", b.only, b.device, countableOnCard)
@@ -235,7 +241,7 @@ func (b *bench) find() error {
 	if i < 0 {
 		return fmt.Errorf("-device is %q, which no RDMA device is called", b.device)
 	}
-	b.card = !slices.Contains([]string{"rxe", "siw"}, all[i].Driver)
+	b.card, b.srd = !slices.Contains([]string{"rxe", "siw"}, all[i].Driver), all[i].Driver == "efa"
 	return nil
 }
 
@@ -248,7 +254,7 @@ func (b *bench) prepare(ctx context.Context) (*Report, error) {
 	if b.self, err = os.Executable(); err != nil {
 		return nil, err
 	}
-	if !b.cm {
+	if !b.cm && !b.srd {
 		if b.gid, err = gidIndex(b.device); err != nil {
 			return nil, err
 		}
@@ -427,6 +433,8 @@ func child(args []string, out io.Writer) error {
 		err = calls(w, device, n[1], n[2], n[3])
 	case args[0] == "dc" && len(n) == 4:
 		err = dc(w, device, n[1], n[2], n[3])
+	case args[0] == "srd" && len(n) == 4 && n[2]%srdList == 0:
+		err = srd(w, device, n[1], n[2], n[3])
 	case args[0] == "mr" && len(n) == 2:
 		err = registrations(w, device, n[0], n[1])
 	case args[0] == "qps" && len(n) == 5 && !slices.Contains(n[1:4], 0):

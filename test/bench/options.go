@@ -52,6 +52,9 @@ Rows, each of which -rows can choose:
   dc      a call that posts 64 SENDs of 64 bytes with one doorbell, per message: by an initiator of DC (mlx5)
           to one target, or to two in turn, and by an RC queue pair, to compare with. rdma-core's programs
           use ibv_wr_start and so on
+  srd     a call that posts SENDs or WRITEs of 64 bytes by SRD (efa), one by one or 16 at a time, and one that polls
+          their completions, by PostSend beside ibv_post_send, and by SendBuilder beside ibv_wr_start and so on, as
+          libefa's ibv_post_send has no WRITE; and the polling alone. A device with SRD has these rows, open and mr
   mr      memory that is there already is registered, and deregistered
   qps     so many RC queue pairs are made and connected with themselves, messages of 64 bytes go over
           one after the other, and they are closed
@@ -99,7 +102,7 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	only := f.String("rows", "", "`regexp` of the names of the rows to measure (default: all)")
 	f.BoolVar(&b.guest, "guest", false, "the machine is a guest of the run's own: have TCP keep no ports of connections that have ended, which iWARP needs")
 	f.BoolVar(&b.cm, "cm", false, "connect by the connection manager, as on iWARP; only these rows are measured: open, connect, dial, mr, send, write, read")
-	f.BoolVar(&b.counted, "counted", false, "measure only what one process does at a time, for a guest whose clock counts instructions; on a card call and dc alone, as other rows wait for it; names begin with "+counted)
+	f.BoolVar(&b.counted, "counted", false, "measure only what one process does at a time, for a guest whose clock counts instructions; on a card call, dc and srd alone, as other rows wait for it; names begin with "+counted)
 	f.StringVar(&b.verbs, "verbs", "verbs", "our `program` for traffic")
 	f.StringVar(&b.open, "open", "bench-open", "our `program` that opens a device")
 	f.StringVar(&b.plain, "plain", "bench-plain", "our `program` that plays ping-pong without tuning")
@@ -143,9 +146,7 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	if f.NArg() > 0 {
 		return nil, usageError{fmt.Errorf("%q: no arguments are wanted", f.Args())}
 	}
-	known := *b
-	known.dc = !b.cm // what the device can do is not known yet
-	if !b.counted && len(known.selected()) == 0 {
+	if !b.counted && !b.known() {
 		return nil, usageError{fmt.Errorf("-rows is %q, which is no row's name", *only)}
 	}
 	return b, nil

@@ -29,6 +29,7 @@ const (
 	closeRatio     = 1.15
 	dialFirstRatio = 1.3
 	dialRatio      = 1.1
+	srdPostRatio   = 1.2
 )
 
 // listLength is how many messages are posted at a time in a row about that.
@@ -62,6 +63,9 @@ func (b *bench) iterations(metric string, size int) int {
 // the tuned tool.
 func (b *bench) all() []work {
 	var all []work
+	if b.srd {
+		return b.datagramRows()
+	}
 	if !b.cm {
 		all = b.plainRows()
 	}
@@ -246,6 +250,25 @@ func (b *bench) initiating() work {
 	const size, count, rounds = 64, 64, 20
 	ours, theirs := b.child("dc", b.device, b.gid, size, count, rounds)
 	return pair([]Row{row("dc/rc", nanoseconds, noWorse), row("dc/one", nanoseconds, noWorse), row("dc/each", nanoseconds, noWorse)}, ours, theirs, 1)
+}
+
+// datagramRows are those of a device whose QPs are not connected.
+func (b *bench) datagramRows() []work {
+	const size, count, rounds = 64, 64, 20
+	ours, theirs := b.child("srd", b.device, 0, size, count, rounds)
+	var rows []Row
+	for _, name := range srdRows {
+		wanted := noWorse
+		if strings.HasPrefix(name, "post/") {
+			wanted = srdPostRatio
+		}
+		rows = append(rows, row("srd/"+name, nanoseconds, wanted))
+	}
+	all := []work{b.opening(), b.starting(), pair(rows, ours, theirs, 1)}
+	for _, size := range b.mrs {
+		all = append(all, b.registering(size))
+	}
+	return all
 }
 
 // registering is the registration of memory.

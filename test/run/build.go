@@ -87,8 +87,8 @@ test "$(id -u)" = 0 && command -v apt-get >/dev/null || { echo 'gcc is missing: 
 apt-get update && apt-get install -y gcc libc6-dev`
 
 // compileC compiles a C program for libibverbs, and libmlx5 or libefa if it needs that. It is linked without the libraries that libibverbs
-// needs itself; the guest has them. The program for EFA needs the library of Debian sid.
-const compileC = `set -e; mkdir -p "$(dirname "$1")"; suite=; lib=-lmlx5; case $2 in */efa.c) suite="-suite sid" lib=-lefa;; esac
+// needs itself; the guest has them. The program efa needs the library of Debian sid.
+const compileC = `set -e; mkdir -p "$(dirname "$1")"; suite=; lib=-lmlx5; case $2 in */efa.c) suite="-suite sid" lib=-lefa;; */srd.c) lib=-lefa;; esac
 dir=$(.build/vmrun get $suite libibverbs-dev)
 gcc -O2 -Wall -o "$1" "$2" -I"$dir/usr/include" -L"$dir/usr/lib/$(gcc -print-multiarch)" -Wl,--unresolved-symbols=ignore-in-shared-libs -Wl,--as-needed -libverbs $lib`
 

@@ -226,7 +226,7 @@ func (c *config) taskSuites() []suite {
 		{name: "benchmemory", doc: "the memory of a PD, MR, CQ, QP and connection", steps: []step{
 			{flags: []string{"-icount", "-cpus", "1"}, shown: true, programs: []program{{name: "bench", args: []string{"memory"}}}}}},
 		{name: "costs", doc: "instructions, beside the recorded ones; to record them: -suite costs/measure,costs/record", steps: c.costSteps()},
-		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX by instructions", steps: c.sideBySide()},
+		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX and EFA by instructions", steps: c.sideBySide()},
 		{name: "golden", doc: "record what rdma-core's programs and rxe do, which unit tests compare with ours", steps: []step{{needs: golden, host: []string{"sh", "test/run/golden.sh", c.kernel, c.arch}}}},
 		{name: "generate", doc: "write the generated files from the kernel's newest headers", steps: []step{{needs: []string{"gcc", "vmrun"}, host: shell(generate)}}},
 	}
@@ -235,7 +235,7 @@ func (c *config) taskSuites() []suite {
 // side measures ours beside rdma-core's programs in a guest.
 func (c *config) side(flags []string, args ...string) step {
 	bin := []string{"verbs", "bench-open", "bench-plain"}
-	for _, p := range []string{"calls", "dc", "open", "mr", "qps", "start"} {
+	for _, p := range []string{"calls", "dc", "open", "mr", "qps", "srd", "start"} {
 		bin = append(bin, "rdmacore-"+p)
 	}
 	return step{
@@ -286,7 +286,9 @@ func (c *config) sideBySide() []step {
 	onModel.programs = append(onModel.programs, count("^dc/").programs...)
 	rxe.name, onModel.name, onModel.device = "rxe", "mlx5", "mlx5,mode=ib"
 	onModel.alone = false // instructions are the same on a busy machine
-	return []step{rxe, onModel}
+	onEFA := count("^srd/")
+	onEFA.name, onEFA.device, onEFA.alone = "efa", "efa", false
+	return []step{rxe, onModel, onEFA}
 }
 
 // suites returns all suites.
@@ -306,7 +308,7 @@ var groups = map[string][]string{
 		"cross/vet-arm64", "softrxe/verbs", "race/suites", "cards/random-ib", "cards/ece", "cards/random-roce", "control/programs", "efa/verbs", "efa/model", "efa/conformance", "fabric/diags", "soft/losswrite", "fabric/xdr", "fabric/partitions", "flat",
 		"cards/random-roce-control", "costs", "hotpaths", "fabric/cards", "traffic", "fabric/events", "rxe/one", "fabric/ibsim", "cross/build-windows-amd64", "rxe/latest", "abi", "benchonce",
 		"cross/vet-arm64-suites", "cross/vet-arm64-hca", "size"},
-	"testlong": {"sidebyside/mlx5", "cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc", "perf/newest", "perf/card",
+	"testlong": {"sidebyside/mlx5", "sidebyside/efa", "cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc", "perf/newest", "perf/card",
 		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/load", "rxe/packages", "rxe/write", "soft/strangers", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "release", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/dpdk-receive", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
 		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "kubernetes", "probes/hosts", "probes/soft", "exporter", "s3/heap", "s3/large", "s3/cost", "s3/versity", "race/efa", "efa/newest", "efa/6.12", "efa/first", "efa/batch", "efa/read", "efa/hosts", "efa/libfabric", "probes/card", "efa/perf"},
