@@ -355,6 +355,11 @@ func (b *SendBuilder) SGE(sgl ...SGE) {
 		return
 	}
 	w := &b.wr[0]
+	if n := len(w.SGL); len(sgl) == 1 && n < cap(w.SGL) { // the usual case, without a call
+		w.SGL = w.SGL[:n+1]
+		w.SGL[n] = sgl[0]
+		return
+	}
 	w.SGL = append(w.SGL, sgl...)
 }
 

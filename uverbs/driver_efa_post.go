@@ -16,6 +16,32 @@ var (
 	errNarrow    = &reason{"inline data of a WRITE needs a QP with a MaxInline of more than 32", errInlineUse}
 )
 
+// efaRDMA are the operations on the peer's memory.
+const efaRDMA = 1<<WRRDMARead | 1<<WRRDMAWrite | 1<<WRRDMAWriteWithImm
+
+// putEfa writes a work request with one SGE into the queue, as its request i. It returns false, and leaves it to
+// encodeEfa, if the work request is of another kind or wrong.
+//
+// Preconditions: the queue has room for it.
+func (q *QP) putEfa(i int, wr *SendWR, ops uint32) bool {
+	ah, x, most := wr.AH, q.efa, q.efa.most
+	if !wr.opIn(ops) || len(wr.SGL) != 1 || len(wr.Inline) != 0 || ah == nil || ah.dev != q.dev || ah.closed.Load() || wr.RemoteQPN > 0xffff || wr.Flags&SendFence != 0 {
+		return false
+	}
+	if efaRDMA>>(wr.Opcode&31)&1 != 0 {
+		most = q.dev.efa.MaxRDMASize
+	}
+	e, op := &wr.SGL[0], efa.Op(wr.Opcode)
+	if e.Length > most || e.outside {
+		return false
+	}
+	if (wr.Flags|q.always)&SendSignaled == 0 {
+		op |= efa.Quiet
+	}
+	peer := efa.Peer{QKey: wr.RemoteQKey, QPN: uint16(wr.RemoteQPN), AH: ah.efa}
+	return x.sq.Put(i, wr.ID, op, wr.Imm, peer, wr.RemoteAddr, wr.RKey, e.Addr, e.Length, e.LKey) == nil
+}
+
 // encodeEfa writes work requests into the queue, as its requests from first on. It returns errNeedsBuilder for an
 // operation that is not in ops, or an address that the builder must look at.
 //
@@ -24,6 +50,9 @@ func (q *QP) encodeEfa(first int, wrs []SendWR, ops uint32) error {
 	sq, always := q.efa.sq, q.always
 	for i := range wrs {
 		wr := &wrs[i]
+		if q.putEfa(first+i, wr, ops) { // the usual case
+			continue
+		}
 		if !wr.opIn(ops) || wr.AH == nil || wr.AH.dev != q.dev || wr.AH.closed.Load() {
 			return errNeedsBuilder
 		}
@@ -34,7 +63,7 @@ func (q *QP) encodeEfa(first int, wrs []SendWR, ops uint32) error {
 			return errNoFence
 		}
 		bytes := sglBytes(wr.SGL) + uint64(len(wr.Inline))
-		rdma := wr.Opcode == WRRDMARead || wr.Opcode == WRRDMAWrite || wr.Opcode == WRRDMAWriteWithImm
+		rdma := efaRDMA>>(wr.Opcode&31)&1 != 0
 		if !rdma && bytes > uint64(q.efa.most) {
 			return tooLong(bytes, q.efa.most, "the MTU of the port")
 		}
@@ -46,16 +75,6 @@ func (q *QP) encodeEfa(first int, wrs []SendWR, ops uint32) error {
 			op |= efa.Quiet
 		}
 		peer := efa.Peer{QKey: wr.RemoteQKey, QPN: uint16(wr.RemoteQPN), AH: wr.AH.efa}
-		if len(wr.SGL) == 1 && len(wr.Inline) == 0 { // the usual case
-			e := &wr.SGL[0]
-			if e.outside {
-				return ErrSGERange
-			}
-			if err := sq.Put(first+i, wr.ID, op, wr.Imm, peer, wr.RemoteAddr, wr.RKey, e.Addr, e.Length, e.LKey); err != nil {
-				return efaErr(err, false)
-			}
-			continue
-		}
 		s := sq.Slot(first + i)
 		s.Start(wr.ID, op, wr.Imm, peer)
 		if rdma {
@@ -183,17 +202,6 @@ func (efaDriver) vendorText(code uint32) (text string, sure bool) {
 	return fmt.Sprintf("status %d of the device: %s", code, s.text), s.sure
 }
 
-// qp returns the QP of a completion, or nil if it is closed.
-func (x *efaCQ) qp(c *CQ, number uint16) *QP {
-	now := c.qps.changes.Load() // before the table
-	if q := x.last; q != nil && q.qpn == uint32(number) && x.seen == now {
-		return q
-	}
-	x.last, _ = c.qps.Load(uint32(number))
-	x.seen = now
-	return x.last
-}
-
 // pollEfa is Poll for efa. A completion is matched with its request by the ID in it. It drops completions of QPs that
 // were closed or reset, and those of successful requests without SendSignaled: the device completes every request.
 func (c *CQ) pollEfa(wcs []WC) (n int, err error) {
@@ -204,7 +212,12 @@ func (c *CQ) pollEfa(wcs []WC) (n int, err error) {
 		if !ok {
 			break
 		}
-		if q := x.qp(c, e.QPN()); q != nil && c.takeEfa(q, e, &wcs[n]) {
+		q, number, changes := x.last, uint32(e.QPN()), c.qps.changes.Load() // before the table
+		if q == nil || q.qpn != number || x.seen != changes {
+			q, _ = c.qps.Load(number)
+			x.last, x.seen = q, changes
+		}
+		if q != nil && c.takeEfa(q, e, &wcs[n]) {
 			n++
 		}
 	}

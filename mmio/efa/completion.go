@@ -70,7 +70,9 @@ func (q *CompQueue) HasDoorbell() bool { return q.bell != nil }
 func (q *CompQueue) Next() (c CQE, ok bool) {
 	for range q.rings {
 		r := q.next
-		q.next = r.next
+		if r.next != r {
+			q.next = r.next
+		}
 		c.p = unsafe.Add(r.base, uintptr(r.taken&q.mask)*EntrySize)
 		// A load of 4 bytes that the compiler does not split and the race detector understands. The phase
 		// bit, which the device writes last, is 1 in the first round.

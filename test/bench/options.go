@@ -52,9 +52,9 @@ Rows, each of which -rows can choose:
   dc      a call that posts 64 SENDs of 64 bytes with one doorbell, per message: by an initiator of DC (mlx5)
           to one target, or to two in turn, and by an RC queue pair, to compare with. rdma-core's programs
           use ibv_wr_start and so on
-  srd     a call that posts SENDs or WRITEs of 64 bytes by SRD (efa), one by one or 16 at a time, and one that polls
+  srd     a call that posts SENDs or READs of 64 bytes by SRD (efa), one by one or 16 at a time, and one that polls
           their completions, by PostSend beside ibv_post_send, and by SendBuilder beside ibv_wr_start and so on, as
-          libefa's ibv_post_send has no WRITE; and the polling alone. A device with SRD has these rows, open and mr
+          libefa's ibv_post_send has no READ; and the polling alone. A device with SRD has these rows, open and mr
   mr      memory that is there already is registered, and deregistered
   qps     so many RC queue pairs are made and connected with themselves, messages of 64 bytes go over
           one after the other, and they are closed

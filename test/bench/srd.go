@@ -14,9 +14,9 @@ import (
 const srdList, srdKey = 16, 0x1234567
 
 // srdRows are what one program prints of each round, in this order.
-var srdRows = []string{"post/send/n=1", "builder/send/n=1", "post/send/n=16", "builder/send/n=16", "post/write/n=16", "builder/write/n=16", "poll/n=1", "poll/n=16"}
+var srdRows = []string{"post/send/n=1", "builder/send/n=1", "post/send/n=16", "builder/send/n=16", "post/read/n=16", "builder/read/n=16", "poll/n=1", "poll/n=16"}
 
-// srd times the posting of SENDs and WRITEs of registered memory by SRD, their doorbells and the polling of their
+// srd times the posting of SENDs and READs of registered memory by SRD, their doorbells and the polling of their
 // completions included, from one QP of the device to another, and the polling alone. It prints the nanoseconds per
 // request of each round.
 func srd(out io.Writer, device string, size, count, rounds int) error {
@@ -62,7 +62,7 @@ func newDatagrams(dev *uverbs.Device, size, count int) (*datagrams, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.mr, err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}); err != nil {
+	if d.mr, err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead}); err != nil {
 		return nil, err
 	}
 	for _, cq := range []**uverbs.CQ{&d.send, &d.recv} {
@@ -97,7 +97,7 @@ func (d *datagrams) round() (line string, ok bool, err error) {
 	var took [6]float64
 	var polls [2]float64
 	missing := 0
-	for i, post := range []func() error{d.post, d.build, func() error { return d.postList(uverbs.WRSend) }, d.buildSends, func() error { return d.postList(uverbs.WRRDMAWrite) }, d.buildWrites} {
+	for i, post := range []func() error{d.post, d.build, func() error { return d.postList(uverbs.WRSend) }, d.buildSends, func() error { return d.postList(uverbs.WRRDMARead) }, d.buildReads} {
 		n := 1
 		if i >= 2 {
 			n = srdList
@@ -208,13 +208,13 @@ func (d *datagrams) buildSends() error {
 	return nil
 }
 
-// buildWrites posts lists of WRITEs with the builder.
-func (d *datagrams) buildWrites() error {
+// buildReads posts lists of READs with the builder.
+func (d *datagrams) buildReads() error {
 	wr := &d.wr
 	for i := 0; i < d.count; i += srdList {
 		b := d.qp.BeginSend()
 		for k := range srdList {
-			b.Write(uint64(i+k), 0, wr.RemoteAddr, wr.RKey)
+			b.Read(uint64(i+k), 0, wr.RemoteAddr, wr.RKey)
 			b.To(wr.AH, wr.RemoteQPN, wr.RemoteQKey)
 			b.SGE(wr.SGL[0])
 		}

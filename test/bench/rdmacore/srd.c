@@ -1,12 +1,12 @@
 /*
- * What test/bench does with our library, done with libefa: SENDs and WRITEs by SRD from one queue pair of the
+ * What test/bench does with our library, done with libefa: SENDs and READs by SRD from one queue pair of the
  * device to another, one by one and 16 at a time, posted by ibv_post_send and by ibv_wr_start and so on. Only the
  * calls that post and that poll are timed.
  *
  *     srd DEVICE GID_INDEX SIZE COUNT ROUNDS
  *
  * It prints nanoseconds per request, of each round, in the order of srdRows of test/bench/srd.go. ibv_post_send of
- * libefa has no WRITE, so that both figures of WRITEs are by ibv_wr_start.
+ * libefa has no READ, so that both figures of READs are by ibv_wr_start.
  */
 #include "common.h"
 #include <infiniband/efadv.h>
@@ -26,7 +26,7 @@ static struct ibv_qp *make_qp(void)
 	struct ibv_qp_init_attr_ex a = {
 		.qp_type = IBV_QPT_DRIVER, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .pd = t.pd, .send_cq = send_cq, .recv_cq = recv_cq,
 		.cap = { .max_send_wr = t.count, .max_send_sge = 1, .max_recv_wr = t.count, .max_recv_sge = 1 },
-		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE, .sq_sig_all = 1,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ, .sq_sig_all = 1,
 	};
 	struct efadv_qp_init_attr efa = { .driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD };
 	struct ibv_qp *q = efadv_create_qp_ex(t.ctx, &a, &efa, sizeof(efa));
@@ -62,7 +62,7 @@ static void post(int n)
 	}
 }
 
-static void build(int n, int write)
+static void build(int n, int read)
 {
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
 
@@ -70,8 +70,8 @@ static void build(int n, int write)
 		ibv_wr_start(qx);
 		for (int k = 0; k < n; k++) {
 			qx->wr_id = i + k;
-			if (write)
-				ibv_wr_rdma_write(qx, t.mr->rkey, sge.addr);
+			if (read)
+				ibv_wr_rdma_read(qx, t.mr->rkey, sge.addr);
 			else
 				ibv_wr_send(qx);
 			ibv_wr_set_ud_addr(qx, ah, peer->qp_num, QKEY);
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
 
 	t = prepare(argc, argv);
 	ibv_dereg_mr(t.mr);
-	t.mr = ibv_reg_mr(t.pd, t.buf, t.size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	t.mr = ibv_reg_mr(t.pd, t.buf, t.size, IBV_ACCESS_LOCAL_READ | IBV_ACCESS_REMOTE_READ);
 	send_cq = ibv_create_cq(t.ctx, t.count, NULL, NULL, 0);
 	recv_cq = ibv_create_cq(t.ctx, t.count, NULL, NULL, 0);
 	if (!t.mr || !send_cq || !recv_cq || ibv_query_gid(t.ctx, 1, 0, &a.grh.dgid) || !(ah = ibv_create_ah(t.pd, &a)))
