@@ -88,7 +88,7 @@ int main(int argc, char **argv)
 
 	t = prepare(argc, argv);
 	ibv_dereg_mr(t.mr);
-	t.mr = ibv_reg_mr(t.pd, t.buf, t.size, IBV_ACCESS_LOCAL_READ | IBV_ACCESS_REMOTE_READ);
+	t.mr = ibv_reg_mr(t.pd, t.buf, t.size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
 	send_cq = ibv_create_cq(t.ctx, t.count, NULL, NULL, 0);
 	recv_cq = ibv_create_cq(t.ctx, t.count, NULL, NULL, 0);
 	if (!t.mr || !send_cq || !recv_cq || ibv_query_gid(t.ctx, 1, 0, &a.grh.dgid) || !(ah = ibv_create_ah(t.pd, &a)))
