@@ -124,25 +124,18 @@ func (b *SendBuilder) finish() {
 		return
 	}
 	b.staged = false
-	if err := b.lock(); err != nil {
-		b.err = err
-		return
-	}
-	b.encode(b.wr[:])
-	b.q.sending.Unlock()
-}
-
-// lock locks the send side, or returns why the batch cannot be posted.
-func (b *SendBuilder) lock() error {
 	q := b.q
-	if err := q.lockSide(&q.sending); err != nil { // Close waits until the doorbell has rung
-		return err
+	if !q.sending.TryLock() { // as lockSide
+		if b.err = q.lockSideSlow(&q.sending); b.err != nil {
+			return
+		}
 	}
-	if b.resets != q.resets.Load() {
-		q.sending.Unlock()
-		return errResetMeanwhile
+	if b.resets == q.resets.Load() {
+		b.encode(b.wr[:])
+	} else {
+		b.err = errResetMeanwhile
 	}
-	return nil
+	q.sending.Unlock()
 }
 
 // check returns the error of a work request that does not depend on the driver, or nil.
@@ -321,7 +314,7 @@ func (b *SendBuilder) windowKey(mw *MW) uint32 {
 
 // To sets the destination of a datagram, or of a request of an SRD QP (ibv_wr_set_ud_addr); the QPN of a group is [ib.MulticastQPN].
 func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
-	if !b.begun() {
+	if (b.err != nil || !b.staged) && !b.begun() {
 		return
 	}
 	if !isDatagram(b.q.typ) {
@@ -347,7 +340,7 @@ func (b *SendBuilder) ToSRQ(number uint32) {
 
 // SGE appends registered memory to the work request (ibv_wr_set_sge, ibv_wr_set_sge_list).
 func (b *SendBuilder) SGE(sgl ...SGE) {
-	if !b.begun() {
+	if (b.err != nil || !b.staged) && !b.begun() {
 		return
 	}
 	if len(sgl) > 0 && !b.wr[0].Opcode.takesData() {
