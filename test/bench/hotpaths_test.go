@@ -16,10 +16,10 @@ func TestHotTable(t *testing.T) {
 	recorded, err := readCosts(hotFile(root, "amd64"))
 	must(t, err)
 	var places []string
-	for _, driver := range []string{"mlx5", "rxe", "siw"} {
+	for _, driver := range []string{"mlx5", "efa", "rxe", "siw"} {
 		for _, c := range hotColumns {
 			for _, name := range c.names {
-				if driver == "mlx5" || !strings.HasPrefix(name, "dci/") { // which the others do not have
+				if driver == "mlx5" || !strings.HasPrefix(name, "dci/") && (driver != "efa" || !strings.HasPrefix(name, "onecall/")) { // which the others do not have
 					places = append(places, driver+"/"+name)
 				}
 			}
@@ -33,7 +33,7 @@ func TestHotTable(t *testing.T) {
 	if got := table[0][:2]; !slices.Equal(got, []string{"amd64, go1", "`PostSend`, inline"}) {
 		t.Errorf("the heading is %q", got)
 	}
-	for i, want := range []string{"mlx5 464 / 242 ", "libmlx5 357 / 163 188", "rxe  7", "siw  "} {
+	for i, want := range []string{"mlx5 464 / 242 ", "libmlx5 357 / 163 188", "efa  ", "rxe  7", "siw  "} {
 		if got := strings.Join([]string{table[i+1][0], table[i+1][1], table[i+1][7]}, " "); got != want {
 			t.Errorf("row %d is %q, want %q", i, got, want)
 		}
