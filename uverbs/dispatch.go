@@ -113,7 +113,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		q.sending.Unlock()
 		return err
 	case kindEfa:
-		if !q.efa.sq.Room(n) || (n != 1 || !q.putEfa(0, &wrs[0], uint32(q.addressed))) && q.encodeEfa(0, wrs, uint32(q.addressed)) != nil {
+		if !q.efa.sq.Room(n) || (n != 1 || len(wrs[0].Inline) != 0 || !q.putEfa(0, &wrs[0], uint32(q.addressed))) && q.encodeEfa(0, wrs, uint32(q.addressed)) != nil {
 			break
 		}
 		q.efa.sq.Publish(n)
@@ -151,7 +151,7 @@ func (q *QP) reserve() int {
 // Preconditions: the caller holds sending.
 func (b *SendBuilder) encode(wrs []SendWR) {
 	q, wr := b.q, &wrs[0]
-	if b.err != nil || q.kind == kindEfa && q.efa.sq.Room(b.n) && q.putEfa(b.n-1, wr, uint32(q.addressed)) {
+	if b.err != nil || q.kind == kindEfa && len(wr.Inline) == 0 && q.efa.sq.Room(b.n) && q.putEfa(b.n-1, wr, uint32(q.addressed)) {
 		return
 	}
 	if b.err = q.sendRoom(b.n); b.err != nil {

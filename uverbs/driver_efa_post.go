@@ -22,10 +22,10 @@ const efaRDMA = 1<<WRRDMARead | 1<<WRRDMAWrite | 1<<WRRDMAWriteWithImm
 // putEfa writes a work request with one SGE into the queue, as its request i. It returns false, and leaves it to
 // encodeEfa, if the work request is of another kind or wrong.
 //
-// Preconditions: the queue has room for it.
+// Preconditions: the queue has room for it, and it has no inline data.
 func (q *QP) putEfa(i int, wr *SendWR, ops uint32) bool {
 	ah, x, most := wr.AH, q.efa, q.efa.most
-	if !wr.opIn(ops) || len(wr.SGL) != 1 || len(wr.Inline) != 0 || ah == nil || ah.dev != q.dev || ah.closed.Load() || wr.RemoteQPN > 0xffff || wr.Flags&SendFence != 0 {
+	if !wr.opIn(ops) || len(wr.SGL) != 1 || ah == nil || ah.dev != q.dev || ah.closed.Load() || wr.RemoteQPN > 0xffff || wr.Flags&SendFence != 0 {
 		return false
 	}
 	if efaRDMA>>(wr.Opcode&31)&1 != 0 {
@@ -50,7 +50,7 @@ func (q *QP) encodeEfa(first int, wrs []SendWR, ops uint32) error {
 	sq, always := q.efa.sq, q.always
 	for i := range wrs {
 		wr := &wrs[i]
-		if q.putEfa(first+i, wr, ops) { // the usual case
+		if len(wr.Inline) == 0 && q.putEfa(first+i, wr, ops) { // the usual case
 			continue
 		}
 		if !wr.opIn(ops) || wr.AH == nil || wr.AH.dev != q.dev || wr.AH.closed.Load() {

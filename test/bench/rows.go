@@ -252,7 +252,7 @@ func (b *bench) initiating() work {
 	return pair([]Row{row("dc/rc", nanoseconds, noWorse), row("dc/one", nanoseconds, noWorse), row("dc/each", nanoseconds, noWorse)}, ours, theirs, 1)
 }
 
-// datagramRows are those of a device whose QPs are not connected.
+// datagramRows measures a device whose QPs are not connected.
 func (b *bench) datagramRows() []work {
 	const size, count, rounds = 64, 64, 20
 	ours, theirs := b.child("srd", b.device, 0, size, count, rounds)
