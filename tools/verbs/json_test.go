@@ -64,7 +64,7 @@ func keysOf(typ reflect.Type, prefix string) (keys []string) {
 	}
 	for i := range typ.NumField() {
 		f := typ.Field(i)
-		if !f.IsExported() && !f.Anonymous {
+		if !inJSON(f) {
 			continue
 		}
 		if f.Anonymous {
@@ -123,6 +123,11 @@ func TestJSONKeys(t *testing.T) {
 	}
 }
 
+// inJSON reports whether a field of a struct is in JSON.
+func inJSON(f reflect.StructField) bool {
+	return (f.IsExported() || f.Anonymous) && f.Tag.Get("json") != "-"
+}
+
 // TestJSONNames: keys are in snake_case, and the name of a list ends in a plural.
 func TestJSONNames(t *testing.T) {
 	snake := regexp.MustCompile(`^[a-z]+[0-9]*(_[a-z0-9]+)*$`)
@@ -137,7 +142,7 @@ func TestJSONNames(t *testing.T) {
 		}
 		for i := range typ.NumField() {
 			f := typ.Field(i)
-			if !f.IsExported() && !f.Anonymous {
+			if !inJSON(f) {
 				continue
 			}
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")

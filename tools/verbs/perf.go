@@ -71,11 +71,11 @@ server takes any number of clients, at once and one after another, and each clie
 A test sends what the program of perftest with the same name sends (send-lat is ib_send_lat), with
 its defaults: 2 bytes for latency and 65536 for bandwidth or what a datagram may have, 1000 messages
 (write-bw 5000), 128 in flight, one completion for 100 of them (for each above 8 KiB). --warmup
-messages precede those that count. The latency is half of a round trip, and for READs and atomics all of it. The bandwidth of
---both is the sum of both directions. Type dc needs mlx5 on both sides, and srd needs efa, where
-each message has a completion. --imm, --use-srq, --use-ooo, --atomic-type, --log-dci-streams and
---mcg are for both sides. --odp, --relaxed-ordering, --use-dm and --ph are for this side, and
-"verbs perf serve" has them, too.
+messages precede those that count. The latency is half of a round trip, and for READs and atomics
+all of it. The bandwidth of --both is the sum of both directions. Type dc needs mlx5 on both sides,
+and srd needs efa, where each message has a completion. --imm, --use-srq, --use-ooo, --atomic-type,
+--log-dci-streams and --mcg are for both sides. --odp, --relaxed-ordering, --use-dm and --ph are for
+this side, and "verbs perf serve" has them, too.
 
 With --perftest the peer is the program of perftest itself. This side is its client or, without
 HOST, its server, for one test. perftest does not exchange its options, so give both sides the same

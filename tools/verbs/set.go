@@ -110,8 +110,8 @@ func newDev() *command.Command {
 	dev.Add(&command.Command{
 		Use:   "set [flags] DEV [name NAME] [netns NAME|PATH|PID] [adaptive-moderation on|off]",
 		Short: "Rename a device, move it to a network namespace, or switch adaptive moderation",
-		Long: `It needs CAP_NET_ADMIN. With more than one setting, the name comes first and the namespace last. Both
-together need the name to be free in the new namespace; before Linux 7.3 in the old one, too.
+		Long: `It needs CAP_NET_ADMIN. With more than one setting, the name comes first and the namespace last.
+Both together need the name to be free in the new namespace; before Linux 7.3 in the old one, too.
 
   name                 the new name
   netns                a namespace of "ip netns", the path of one, or the PID of a process in it;

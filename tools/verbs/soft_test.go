@@ -220,7 +220,7 @@ func TestSoftDoctor(t *testing.T) {
 // the devices support.
 func TestSoftPingpong(t *testing.T) {
 	for _, typ := range pingpong.Types {
-		if typ == pingpong.TypeXRC {
+		if typ == pingpong.TypeXRC || typ == perf.SRD {
 			continue
 		}
 		t.Run(typ, func(t *testing.T) {

@@ -53,7 +53,7 @@ func TestOptions(t *testing.T) {
 		{"--gid-idx x", `--gid is "x", allowed: 0 and more`},
 		{"-m 1500", "--mtu is 1500, allowed: 256, 512, 1024, 2048, 4096"},
 		{"-m big", `--mtu is "big", allowed: a whole number`},
-		{"--type rd", "--type is rd, allowed: rc, uc, ud, srq, xrc"},
+		{"--type rd", "--type is rd, allowed: rc, uc, ud, srd, srq, xrc"},
 		{"--type srq -q 0", "--num-qp is 0, allowed: 1 to 255"},
 		{"--type srq -q 256", "--num-qp is 256, allowed: 1 to 255"},
 		{"--type srq -q 16 -r 16", "--recv-depth is 16, allowed: 17 and more, for --num-qp 16"},
