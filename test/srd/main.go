@@ -1,5 +1,5 @@
 // Srd sends, reads and writes over SRD, the reliable datagrams of AWS's EFA, between two processes. They
-// exchange their addresses over TCP.
+// exchange their addresses over TCP. Where a card cannot read or write they leave that out, and say so.
 //
 //	srd efa_0 listen 10.1.0.1:7471
 //	srd efa_1 dial 10.1.0.1:7471
@@ -20,12 +20,13 @@ import (
 
 // side is what each process tells the other one.
 type side struct {
-	Endpoint uverbs.Endpoint
-	Addr     uint64
-	RKey     uint32
+	Endpoint    uverbs.Endpoint
+	Addr        uint64
+	RKey        uint32
+	Read, Write bool // its card can
 }
 
-const qkey, rights = 0x11111111, uverbs.AccessLocalWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteWrite
+const qkey = 0x11111111
 
 func main() {
 	log.SetFlags(0)
@@ -39,6 +40,14 @@ func main() {
 	dev := must(uverbs.Open(os.Args[1], uverbs.OpenOptions{}))
 	defer dev.CloseAll()
 	pd, cq := must(dev.AllocPD()), must(dev.CreateCQ(uverbs.CQOptions{}))
+	attr, _ := dev.EFA()
+	rights := uverbs.AccessLocalWrite
+	if attr.RDMARead {
+		rights |= uverbs.AccessRemoteRead
+	}
+	if attr.RDMAWrite {
+		rights |= uverbs.AccessRemoteWrite
+	}
 	mr := must(pd.RegMR(must(uverbs.AllocBuffer(4096, uverbs.BufferOptions{})), uverbs.MROptions{Access: rights}))
 	qp := must(pd.CreateQP(uverbs.QPOptions{Type: ib.SRD, SendCQ: cq, RecvCQ: cq}))
 	check(qp.ReadyUD(qkey))
@@ -46,19 +55,26 @@ func main() {
 		check(qp.PostRecv(uint64(i), mr.SGE(1024*i, 1024)))
 	}
 	copy(mr.Bytes()[2048:], "bytes of "+os.Args[1])
-	own := side{must(qp.Endpoint()), mr.Addr(), mr.RKey()}
+	own := side{must(qp.Endpoint()), mr.Addr(), mr.RKey(), attr.RDMARead, attr.RDMAWrite}
 	var peer side
 	out, in := json.NewEncoder(conn), json.NewDecoder(conn)
 	check(out.Encode(own))
 	check(in.Decode(&peer))
 	ah := must(pd.CreateAH(must(qp.PathTo(peer.Endpoint)))) // RDMA needs one on both sides
+	reads, writes := own.Read && peer.Read, own.Write && peer.Write
 	if listens {
 		check(out.Encode(true)) // the peer may begin
-		for range 2 {
+		messages := 1
+		if writes {
+			messages = 2
+		}
+		for range messages {
 			wc := wait(ctx, qp, cq)
 			fmt.Printf("%s of %d bytes, immediate %d\n", wc.Opcode, wc.ByteLen, wc.Imm)
 		}
-		fmt.Printf("the peer has written %q\n", mr.Bytes()[3072:][:len("bytes of efa_0")])
+		if writes {
+			fmt.Printf("the peer has written %q\n", mr.Bytes()[3072:][:len("bytes of efa_0")])
+		}
 		return
 	}
 	var ready bool
@@ -68,11 +84,20 @@ func main() {
 	send.Opcode, send.Imm, send.SGL = uverbs.WRSendWithImm, 1, []uverbs.SGE{mr.SGE(2048, 14)}
 	read.Opcode, read.SGL = uverbs.WRRDMARead, []uverbs.SGE{mr.SGE(3072, 14)}
 	write.Opcode, write.Imm, write.SGL, write.RemoteAddr = uverbs.WRRDMAWriteWithImm, 2, send.SGL, peer.Addr+3072
-	for _, wr := range []uverbs.SendWR{send, read, write} {
-		check(qp.PostSend(wr))
+	for _, s := range []struct {
+		wr uverbs.SendWR
+		do bool
+	}{{send, true}, {read, reads}, {write, writes}} {
+		if !s.do {
+			fmt.Printf("no %s: a card, or its kernel, does not have it\n", s.wr.Opcode)
+			continue
+		}
+		check(qp.PostSend(s.wr))
 		fmt.Printf("%s done\n", wait(ctx, qp, cq).Opcode)
 	}
-	fmt.Printf("read %q of the peer\n", mr.Bytes()[3072:][:14])
+	if reads {
+		fmt.Printf("read %q of the peer\n", mr.Bytes()[3072:][:14])
+	}
 }
 
 // wait returns the next completion.
@@ -96,7 +121,14 @@ func meet(ctx context.Context, listens bool, address string) (conn net.Conn) {
 		context.AfterFunc(ctx, func() { l.Close() })
 		conn = must(l.Accept())
 	} else {
-		conn = must(new(net.Dialer).DialContext(ctx, "tcp", address))
+		var err error
+		for conn == nil { // the other one may not listen yet
+			if conn, err = new(net.Dialer).DialContext(ctx, "tcp", address); ctx.Err() != nil {
+				check(err)
+			} else if err != nil {
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
 	}
 	context.AfterFunc(ctx, func() { conn.Close() })
 	return conn

@@ -201,9 +201,7 @@ func TestManyMRs(t *testing.T) {
 			n = 2000
 		}
 		dev := openDevice(t, deviceName)
-		if most := dev.Attr().MaxMR; int64(most) < int64(n) {
-			t.Fatalf("the device has %d MRs at most", most)
-		}
+		n = min(n, int(dev.Attr().MaxMR/2)) // others may have some
 		pd, buf := newPD(t, dev), newBuffer(t, 64<<10)
 		clear(buf.Bytes())
 		mrs := make([]*uverbs.MR, n)

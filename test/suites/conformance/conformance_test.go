@@ -241,7 +241,7 @@ func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	check(s.pd)
 	s.buf, err = uverbs.AllocBuffer(bufferSize, uverbs.BufferOptions{})
 	check(s.buf)
-	s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Access: rightsOnDevice(allRights)})
+	s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Access: rightsOnDevice(dev, allRights)})
 	check(s.mr)
 	s.ch, err = dev.CreateCompChannel()
 	check(s.ch)
@@ -265,10 +265,17 @@ func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	return s
 }
 
-// rightsOnDevice leaves out rights of an MR that EFA does not have.
-func rightsOnDevice(rights uverbs.Access) uverbs.Access {
-	if rig.EFA() {
+// rightsOnDevice leaves out rights of an MR that an EFA card does not have.
+func rightsOnDevice(dev *uverbs.Device, rights uverbs.Access) uverbs.Access {
+	attr, efa := dev.EFA()
+	if efa {
 		rights &= remoteRights
+	}
+	if efa && !attr.RDMARead {
+		rights &^= uverbs.AccessRemoteRead
+	}
+	if efa && !attr.RDMAWrite {
+		rights &^= uverbs.AccessRemoteWrite
 	}
 	return rights
 }
@@ -429,10 +436,33 @@ func send(id uint64, sgl ...uverbs.SGE) uverbs.SendWR {
 	return uverbs.SendWR{ID: id, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}
 }
 
-// must fails a test on an error. It is no variable, so that its arguments stay on the stack.
+// must fails a test on an error, or skips it if an EFA card lacks what it needs. It is no variable, so that its
+// arguments stay on the stack.
 func must(t testing.TB, errs ...error) {
 	t.Helper()
+	for _, err := range errs {
+		if err != nil && rig.EFA() {
+			testenv.Skip(t, cardLacks(err))
+		}
+	}
 	testenv.Must(t, errs...)
+}
+
+// cardLacks is the error about an EFA card, or its driver, without a capability that others have, if that is why the
+// library refused something, or nil.
+func cardLacks(err error) error {
+	var feature *uverbs.FeatureError
+	if !errors.As(err, &feature) {
+		return nil
+	}
+	for _, c := range []struct{ in, name string }{
+		{"RDMA_WRITE", "RDMA WRITE"}, {"REMOTE_WRITE", "RDMA WRITE"}, {"RDMA_READ", "RDMA READ"}, {"REMOTE_READ", "RDMA READ"}, {"RNRRetry", "RNR retries"},
+	} {
+		if strings.Contains(feature.Feature, c.in) {
+			return &uverbs.FeatureError{Feature: c.name, Driver: rig.Driver, Err: err}
+		}
+	}
+	return nil
 }
 
 // argError checks that err is an ArgError about a field.

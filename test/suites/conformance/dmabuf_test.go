@@ -156,7 +156,7 @@ func TestHeapBuffer(t *testing.T) {
 		newHeapSide := func(o uverbs.QPOptions) *side {
 			s := newSide(t, dev, o)
 			s.buf = heap(bufferSize + 4096)
-			s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Offset: 4096, Length: bufferSize - 4096, Access: rightsOnDevice(allRights)})
+			s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Offset: 4096, Length: bufferSize - 4096, Access: rightsOnDevice(s.dev, allRights)})
 			must(t, err)
 			closeLater(t, s.mr)
 			return s

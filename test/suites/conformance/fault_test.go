@@ -55,7 +55,7 @@ func ifRemote(op uverbs.WROpcode) place {
 // other registers a side's buffer once more, with other rights.
 func other(t *testing.T, s *side, access uverbs.Access) *uverbs.MR {
 	t.Helper()
-	mr, err := s.pd.RegMR(s.buf, uverbs.MROptions{Access: rightsOnDevice(access)})
+	mr, err := s.pd.RegMR(s.buf, uverbs.MROptions{Access: rightsOnDevice(s.dev, access)})
 	must(t, err)
 	closeLater(t, mr)
 	return mr

@@ -107,7 +107,7 @@ func throughDMABuf(t *testing.T, dev *uverbs.Device, f, memory *os.File) {
 	t.Helper()
 	a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 	connect(t, a, b)
-	mr, err := b.pd.RegDMABuf(f, uverbs.MROptions{Offset: 4096, Length: 8192, Access: remoteRights})
+	mr, err := b.pd.RegDMABuf(f, uverbs.MROptions{Offset: 4096, Length: 8192, Access: rightsOnDevice(dev, remoteRights)})
 	must(t, err)
 	closeLater(t, mr)
 	const at = 4000 // over the end of the region's first page

@@ -245,7 +245,7 @@ func TestOtherPD(t *testing.T) {
 // foreignMR registers a side's buffer in another PD.
 func foreignMR(t *testing.T, s *side) *uverbs.MR {
 	t.Helper()
-	mr, err := newPD(t, s.dev).RegMR(s.buf, uverbs.MROptions{Access: rightsOnDevice(allRights | uverbs.AccessMWBind)})
+	mr, err := newPD(t, s.dev).RegMR(s.buf, uverbs.MROptions{Access: rightsOnDevice(s.dev, allRights|uverbs.AccessMWBind)})
 	must(t, err)
 	closeLater(t, mr)
 	return mr

@@ -169,9 +169,9 @@ func (w *walker) make(kind string, uses []*node) (closer, error) {
 		return dev.CreateCQ(uverbs.CQOptions{Size: size, Channel: uses[1].obj.(*uverbs.CompChannel)})
 	case "MR":
 		if len(uses) > 1 {
-			return pd.RegMR(uses[1].obj.(*uverbs.Buffer), uverbs.MROptions{Access: w.rights()})
+			return pd.RegMR(uses[1].obj.(*uverbs.Buffer), uverbs.MROptions{Access: rightsOnDevice(pd.Device(), w.rights())})
 		}
-		return pd.RegSlice(make([]byte, 1+w.rand.IntN(10000)), w.rights())
+		return pd.RegSlice(make([]byte, 1+w.rand.IntN(10000)), rightsOnDevice(pd.Device(), w.rights()))
 	case "SRQ":
 		return pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1 + w.rand.IntN(100)})
 	case "AH":

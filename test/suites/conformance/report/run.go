@@ -75,7 +75,7 @@ func (o *options) environment(rig testenv.Rig) ([]string, error) {
 	if o.strict {
 		env = append(env, testenv.StrictEnv+"=1")
 	}
-	if rig.Driver == "mlx5" && !testenv.Modelled() {
+	if (rig.Driver == "mlx5" || rig.EFA()) && !testenv.Modelled() {
 		env = append(env, testenv.OpenListEnv+"=1")
 	}
 	return append(env, testenv.SkipTagsEnv+"="+strings.Join(skip, ",")), nil
