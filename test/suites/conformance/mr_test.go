@@ -183,7 +183,7 @@ func TestZeroBased(t *testing.T) {
 	testenv.NeedsIB(t, "chosen MR addresses")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, refusing)
-		mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessZeroBased, Offset: 4096})
+		mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: rightsOnDevice(b.dev, remoteRights) | uverbs.AccessZeroBased, Offset: 4096})
 		if since(t, 6, 12) && !onMLX5 || rig.EFA() {
 			absent(t, err, "ZERO_BASED")
 			return

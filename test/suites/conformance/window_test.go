@@ -12,7 +12,7 @@ import (
 // test if the kernel does not support windows.
 func window(t *testing.T, b *side, typ uverbs.MWType) (*uverbs.MW, *uverbs.MR) {
 	t.Helper()
-	mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead | uverbs.AccessMWBind})
+	mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: rightsOnDevice(b.dev, remoteRights) | uverbs.AccessMWBind})
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, mr)
