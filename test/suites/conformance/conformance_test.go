@@ -436,8 +436,8 @@ func send(id uint64, sgl ...uverbs.SGE) uverbs.SendWR {
 	return uverbs.SendWR{ID: id, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}
 }
 
-// must fails a test on an error, or skips it if an EFA card lacks what it needs. It is no variable, so that its
-// arguments stay on the stack.
+// must fails a test on an error, or skips it if an EFA card does not have what it needs. It is no
+// variable, so that its arguments stay on the stack.
 func must(t testing.TB, errs ...error) {
 	t.Helper()
 	for _, err := range errs {
@@ -448,8 +448,8 @@ func must(t testing.TB, errs ...error) {
 	testenv.Must(t, errs...)
 }
 
-// cardLacks is the error about an EFA card, or its driver, without a capability that others have, if that is why the
-// library refused something, or nil.
+// cardLacks is the error about an EFA card, or its driver, without a capability that others have, if
+// that is why the library refused something, or nil.
 func cardLacks(err error) error {
 	var feature *uverbs.FeatureError
 	if !errors.As(err, &feature) {

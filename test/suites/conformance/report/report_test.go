@@ -138,6 +138,10 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("%q has no %q", env, want)
 		}
 	}
+	efa, err := (&options{}).environment(testenv.Rig{Driver: "efa", Devices: rig.Devices})
+	if err != nil || !slices.Contains(efa, testenv.OpenListEnv+"=1") {
+		t.Errorf("an EFA card: %q, %v", efa, err)
+	}
 	for _, e := range env {
 		name, value, _ := strings.Cut(e, "=")
 		t.Setenv(name, value)
