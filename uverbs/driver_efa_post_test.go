@@ -83,7 +83,7 @@ func TestEfaRefused(t *testing.T) {
 		"SGL: RDMA takes one SGE on this device":                                                                  func(wr *SendWR) { wr.Opcode, wr.SGL = WRRDMARead, append(big(1), big(1)...) },
 		"SGL: an lkey has more than 24 bits":                                                                      func(wr *SendWR) { wr.SGL = []SGE{{LKey: 1 << 24}} },
 		"Inline: inline data too long for this QP: 33 bytes, allowed: up to 32":                                   func(wr *SendWR) { wr.SGL, wr.Inline = nil, make([]byte, 33) },
-		"Inline: inline data of a WRITE needs a QP with a MaxInline of more than 32":                        func(wr *SendWR) { wr.Opcode, wr.SGL, wr.Inline = WRRDMAWrite, nil, make([]byte, 1) },
+		"Inline: inline data of a WRITE needs a QP with a MaxInline of more than 32":                              func(wr *SendWR) { wr.Opcode, wr.SGL, wr.Inline = WRRDMAWrite, nil, make([]byte, 1) },
 		"Inline: inline data cannot be combined with SGEs":                                                        func(wr *SendWR) { wr.Inline = make([]byte, 1) },
 		"Flags: this device has no SendFence":                                                                     func(wr *SendWR) { wr.Flags |= SendFence },
 		"AH: a datagram":                                                                                          func(wr *SendWR) { wr.AH = nil },

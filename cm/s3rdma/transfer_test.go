@@ -181,6 +181,7 @@ func TestLimits(t *testing.T) {
 
 // TestNoDC makes targets and initiators on devices that do not have DC, or not as is wanted.
 func TestNoDC(t *testing.T) {
+	testenv.Guest(t)
 	dev := openDevice(t, 0)
 	path := uverbs.PathOptions{}
 	if testenv.TheRig().Driver == "mlx5" {
