@@ -35,10 +35,10 @@ func ResourceLimits(dev Device) (ResourceCounts, error) {
 
 // ListOptions says which objects a list has. It is a plain value.
 type ListOptions struct {
-	// Driver includes what only the driver knows: QPs of type [ib.DriverQP], such as DC QPs of programs
-	// and the QP that mlx5 has for itself, and pools with a key that the kernel chose. "rdma resource show"
-	// has them with -dd. Up to Linux 6.9 the QPs of programs are always listed, and those of the driver
-	// never.
+	// Driver includes what only the driver knows: QPs of type [ib.DriverQP], such as QPs of programs for DC
+	// or SRD and the QP that mlx5 has for itself, and pools with a key that the kernel chose. "rdma resource
+	// show" has them with -dd. Some kernels before 6.10 always list the QPs of programs, and those of the
+	// driver never; Debian's 6.1 does not.
 	Driver bool
 }
 

@@ -230,7 +230,9 @@ func runStep(t *testing.T, method, step string, cause stepCause, limit time.Dura
 				c.initiator.mu.Lock()
 				transfers = len(c.initiator.peers)
 				c.initiator.mu.Unlock()
-				c.at(beforeAnswer)
+				if !cause.timeout || ctx.Err() == nil { // else this is the answer to a transfer that was too late
+					c.at(beforeAnswer)
+				}
 			}}, r.WithContext(ctx))
 		})
 	})

@@ -201,7 +201,7 @@ func TestNetlinkDriverQPs(t *testing.T) {
 	}
 	counts, err := netlinkrdma.Resources(dev, all)
 	must(t, err)
-	// Older kernels list them in any case.
+	// Some older kernels list them in any case.
 	hidden := uint64(len(with) - len(some))
 	if fewer := resources(t, dev); counts.QPs != fewer.QPs+hidden || counts.QPs != uint64(len(with)) {
 		t.Errorf("%d QPs with those of the driver and %d without, the lists have %d and %d", counts.QPs, fewer.QPs, len(with), len(some))
