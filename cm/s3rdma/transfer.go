@@ -322,7 +322,7 @@ func (r *Reader) WriteTo(w io.Writer) (sum int64, err error) {
 func (r *Reader) progress() (int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed { // by the one who reads
+	if r.closed { // by the program, which has read enough
 		return r.taken, nil
 	}
 	return r.taken, r.x.err

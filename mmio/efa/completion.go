@@ -59,12 +59,6 @@ const maxSubCQs = 64
 // Cap returns the maximum number of completions in one ring of the queue.
 func (q *CompQueue) Cap() int { return int(q.mask) + 1 }
 
-// Rings returns the number of rings.
-func (q *CompQueue) Rings() int { return len(q.rings) }
-
-// HasDoorbell reports whether Arm and Release reach the device.
-func (q *CompQueue) HasDoorbell() bool { return q.bell != nil }
-
 // Next takes the next completion, or returns false if there is none. It looks at the rings in turn. The entry
 // may be read until Release, or until another request is posted to the queue whose request has completed.
 func (q *CompQueue) Next() (c CQE, ok bool) {
@@ -92,7 +86,7 @@ func (q *CompQueue) Next() (c CQE, ok bool) {
 // Event counts an event that was delivered. The device ignores requests from before the event.
 func (q *CompQueue) Event() { q.seq++ }
 
-// A CQE is a completion. Its methods but Source and SGID have what they return from the time when it was
+// A CQE is a completion. Its methods but Source have what they return from the time when it was
 // taken.
 type CQE struct {
 	p    unsafe.Pointer
@@ -121,7 +115,6 @@ const (
 
 	cqeAH    = 8  // number of the sender's AH, of its QP, and the immediate, of a receive
 	cqeUpper = 16 // the upper half of the length, of a WRITE with immediate
-	cqeSGID  = 16 // the sender's GID, of a SEND from a peer without AH
 )
 
 // Kind returns the kind of the completion.
@@ -168,7 +161,3 @@ func (c CQE) Source() Source {
 	}
 	return s
 }
-
-// SGID returns the GID of the sender of a SEND for which the QP's PD has no address handle, if the CQ was
-// created for it. Otherwise it has no meaning.
-func (c CQE) SGID() [16]byte { return *(*[16]byte)(unsafe.Add(c.p, cqeSGID)) }

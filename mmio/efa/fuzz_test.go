@@ -118,7 +118,7 @@ func FuzzQueues(f *testing.F) {
 						break
 					}
 					c.Source()
-					switch c.SGID(); c.Kind() {
+					switch c.Kind() {
 					case KindSend:
 						complete(c.ReqID(), true)
 					case KindRecv:

@@ -44,9 +44,6 @@ const (
 	descLast   = 1 << 63
 )
 
-// MaxSGE returns how many scatter/gather entries a receive may have.
-func (q *RecvQueue) MaxSGE() int { return int(q.maxSGE) }
-
 // desc returns the descriptor at a position.
 func (q *RecvQueue) desc(pos uint32) unsafe.Pointer {
 	return unsafe.Add(q.ring, uintptr(pos&q.descs)*descriptorSize)

@@ -94,7 +94,6 @@ func DecodeDevice(b []byte) (Device, error) {
 type CQRequest struct {
 	SubCQs uint16 // SubCQs is [Context].SubCQs.
 	Notify bool   // Notify says that the CQ has a completion channel.
-	SGID   bool   // SGID requests the GIDs of unknown senders; see [CQE.SGID].
 }
 
 // Encode encodes the request.
@@ -102,9 +101,6 @@ func (r *CQRequest) Encode() []byte {
 	req := &abi.IbvCreateCQ{CQEntrySize: EntrySize, NumSubCqs: r.SubCQs}
 	if r.Notify {
 		req.Flags |= abi.EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL
-	}
-	if r.SGID {
-		req.Flags |= abi.EFA_CREATE_CQ_WITH_SGID
 	}
 	return bytesOf(req)
 }
@@ -140,19 +136,14 @@ func DecodeCQ(b []byte, rings, depth, pageSize int) (r CQResponse, err error) {
 
 // QPRequest is the driver's part of CREATE_QP.
 type QPRequest struct {
-	Send             SendSize // Send is the size of the send queue.
-	Recv             RecvSize // Recv is the size of the receive queue.
-	UnsolicitedWrite bool     // UnsolicitedWrite says that WRITEs with immediate need no receives.
-	SL               uint8    // SL is the service level; 0 is the default.
+	Send SendSize // Send is the size of the send queue.
+	Recv RecvSize // Recv is the size of the receive queue.
+	SL   uint8    // SL is the service level; 0 is the default.
 }
 
 // Encode encodes the request.
 func (r *QPRequest) Encode() []byte {
-	req := &abi.IbvCreateQP{RQRingSize: uint32(r.Recv.Bytes()), SQRingSize: uint32(r.Send.Bytes()), DriverQPType: abi.EFA_QP_DRIVER_TYPE_SRD, SL: r.SL}
-	if r.UnsolicitedWrite {
-		req.Flags |= abi.EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV
-	}
-	return bytesOf(req)
+	return bytesOf(&abi.IbvCreateQP{RQRingSize: uint32(r.Recv.Bytes()), SQRingSize: uint32(r.Send.Bytes()), DriverQPType: abi.EFA_QP_DRIVER_TYPE_SRD, SL: r.SL})
 }
 
 // QPResponse is the driver's answer to CREATE_QP.

@@ -109,9 +109,6 @@ func (q *SendQueue) MaxSGE() int { return int(q.maxSGE) }
 // MaxInline returns how many bytes of inline data a request may have.
 func (q *SendQueue) MaxInline() int { return int(q.maxInline) }
 
-// InlineWrite reports whether a WRITE may have inline data.
-func (q *SendQueue) InlineWrite() bool { return q.inlineWrite }
-
 // offset returns the place in the ring of the request at a position, in bytes.
 func (q *SendQueue) offset(pos uint32) uintptr { return uintptr(pos&q.mask) * q.width }
 

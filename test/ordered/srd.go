@@ -201,7 +201,7 @@ func (s *srd) wait(ctx context.Context) ([]event, error) {
 	for i := range s.wcs[:n] {
 		wc := &s.wcs[i]
 		e := event{send: wc.ID&sendID != 0, slot: int(wc.ID &^ sendID), n: int(wc.ByteLen) - s.grh, err: s.qp.Err(wc)}
-		if e.err == nil && !e.send && wc.SrcQP != s.peer.QPN { // a stranger, who has guessed the Q_Key
+		if e.err == nil && !e.send && wc.SrcQP != s.peer.QPN { // another sender that knows the Q_Key
 			err = errors.Join(err, s.post(e.slot))
 			continue
 		}
