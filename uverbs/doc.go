@@ -139,7 +139,8 @@
 // peer as datagrams do, by an AH, a QP number and a Q_Key, and are reliable: SEND and, where the adapter has them,
 // RDMA READ and WRITE. They take effect and complete in any order, and nothing is written before a received message.
 // RDMA needs an AH on both sides. A request that fails leaves the QP as it is. [QP.ReadyUD] makes it ready,
-// [QP.Endpoint] is what the peer needs, and [QP.PathTo] returns the attributes of the AH.
+// [QP.Endpoint] is what the peer needs, and [QP.PathTo] returns the attributes of the AH. A completion does not
+// have the sender's GID: a sender that the receiver may not know sends its Endpoint in the first message.
 //
 // Package uverbs/mlx5 has what only ConnectX has: the dynamically connected transport (DC), with which one
 // QP of type [ib.DCI] sends reliably to any number of QPs of type [ib.DCT], and commands to the firmware.

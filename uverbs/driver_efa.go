@@ -45,7 +45,7 @@ type (
 	efaContext struct {
 		efa.Context
 		efa.Device
-		made atomic.Uint32 // counts generations of queues
+		made atomic.Uint32 // counts queues: the generation of each differs from those before
 	}
 	efaQP struct {
 		send  efa.SendSize
@@ -54,6 +54,8 @@ type (
 		rq    *efa.RecvQueue
 		most  uint32 // the largest message, in bytes
 		bells [2]*mmio.Region
+
+		unsolicited bool // QPOptions.UnsolicitedWrite
 	}
 	efaCQ struct {
 		depth  int
@@ -104,9 +106,6 @@ func (x *efaContext) has(c efa.Cap) bool { return x.Caps&c == c }
 func (x *efaContext) queueLimits() QPCaps {
 	return QPCaps{MaxSendWR: int(x.MaxSends), MaxRecvWR: int(x.MaxRecvs), MaxSendSGE: int(x.MaxSendSGE), MaxRecvSGE: int(x.MaxRecvSGE)}
 }
-
-// generation returns a number that differs from that of the queues made before.
-func (x *efaContext) generation() uint16 { return uint16(x.made.Add(1)) }
 
 // lackingOps adds the operations that the device does not have.
 func (x *efaContext) lackingOps(ops *opcodeSet) {
@@ -251,9 +250,12 @@ func (efaDriver) prepareQP(q *QP, s *qpSpec) (udata, error) {
 			return udata{}, err
 		}
 	}
-	q.efa = p
+	if s.UnsolicitedWrite && !x.has(efa.CapUnsolicitedWrite) {
+		return udata{}, &FeatureError{Feature: "CREATE_QP with UnsolicitedWrite", Driver: "efa", Err: errors.New("the adapter or the kernel does not have the capability unsolicited_write_recv")}
+	}
+	q.efa, p.unsolicited = p, s.UnsolicitedWrite
 	s.MaxSendWR, s.MaxRecvWR, s.MaxInline = p.send.Depth, p.recv.MaxWR, inline
-	req := efa.QPRequest{Send: p.send, Recv: p.recv, SL: s.Path.SL}
+	req := efa.QPRequest{Send: p.send, Recv: p.recv, SL: s.Path.SL, Unsolicited: s.UnsolicitedWrite}
 	return udata{in: req.Encode(), out: make([]byte, efa.QPRespSize)}, nil
 }
 
@@ -270,7 +272,7 @@ func (efaDriver) mapQP(q *QP, u udata) error {
 	if p.bells[0], bell, err = d.bellEfa(r.SendDoorbell, r.SendBell); err != nil {
 		return err
 	}
-	gen := d.efa.generation()
+	gen := uint16(d.efa.made.Add(1))
 	if p.sq, err = efa.NewSendQueue(q.sqRegion.Bytes()[r.SendOffset:], bell, p.send, gen); err != nil {
 		return err
 	}
@@ -324,7 +326,7 @@ func (efaDriver) qpModified(q *QP, _, to ib.QPState) {
 	if to != ib.QPReset {
 		return
 	}
-	gen, p := q.dev.efa.generation(), q.efa
+	gen, p := uint16(q.dev.efa.made.Add(1)), q.efa
 	q.sending.Lock()
 	q.sendCQ.efa.mu.Lock()
 	p.sq.Reset(gen)

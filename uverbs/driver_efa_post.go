@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/goverbs/goverbs/mmio/efa"
@@ -107,28 +108,18 @@ func tooLong(bytes uint64, most uint32, what string) error {
 	return &reason{fmt.Sprintf("%s: %d bytes, allowed: up to %d, %s", errTooLong, bytes, most, what), errTooLong}
 }
 
+// efaErrs are the errors of queues with the exported ones.
+var efaErrs = map[error]error{
+	efa.ErrTooManySGE: ErrTooManySGE, efa.ErrTooLong: errTooLong, efa.ErrKey: errKey24, efa.ErrNoSGE: errEmptyRecv,
+	efa.ErrInlineTooLong: ErrInlineTooLong, efa.ErrInlineOp: errNarrow, efa.ErrMixedData: errInlineUse,
+}
+
 // efaErr converts an error of a queue to the exported one.
 func efaErr(err error, rdma bool) error {
-	switch err {
-	case efa.ErrTooManySGE:
-		if rdma {
-			return errRDMASGE
-		}
-		return ErrTooManySGE
-	case efa.ErrTooLong:
-		return errTooLong
-	case efa.ErrKey:
-		return errKey24
-	case efa.ErrNoSGE:
-		return errEmptyRecv
-	case efa.ErrInlineTooLong:
-		return ErrInlineTooLong
-	case efa.ErrInlineOp:
-		return errNarrow
-	case efa.ErrMixedData:
-		return errInlineUse
+	if rdma && err == efa.ErrTooManySGE {
+		return errRDMASGE
 	}
-	return err
+	return cmp.Or(efaErrs[err], err)
 }
 
 // postRecvsEfa posts receives. The caller holds receiving.
@@ -251,10 +242,13 @@ func (c *CQ) takeEfa(q *QP, e efa.CQE, wc *WC) bool {
 			return op&efa.Quiet == 0 || wc.Status != WCSuccess
 		}
 		stale = q.efa.sq.Stale(e.ReqID())
-	case kind == efa.KindRecv && q.recvCQ == c && !e.Unsolicited():
+	case kind == efa.KindRecv && q.recvCQ == c && (q.efa.unsolicited || !e.Unsolicited()):
 		wc.Opcode = WCRecv
 		if code == efa.StatusOK {
 			c.receivedEfa(e, wc)
+		}
+		if e.Unsolicited() { // it has no request
+			return true
 		}
 		if wc.ID, ok = q.efa.rq.Complete(e.ReqID()); ok {
 			return true

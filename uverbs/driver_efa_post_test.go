@@ -127,7 +127,7 @@ func TestEfaRefused(t *testing.T) {
 // TestEfaPoll: completions in another order than their requests are of the right ones, and a request without
 // SendSignaled has a completion only if it fails.
 func TestEfaPoll(t *testing.T) {
-	r := newEfaRig(t, QPOptions{}, CQOptions{Size: 8})
+	r := newEfaRig(t, QPOptions{UnsolicitedWrite: true}, CQOptions{Size: 8})
 	wrs := slices.Repeat([]SendWR{r.to}, 4)
 	for i, op := range []WROpcode{WRSend, WRRDMARead, WRRDMAWrite, WRSendWithImm} {
 		wrs[i].ID, wrs[i].Opcode = uint64(10+i), op
@@ -162,10 +162,12 @@ func TestEfaPoll(t *testing.T) {
 	id := func(i int) uint16 { return binary.LittleEndian.Uint16(r.recv[i*16+8:]) }
 	r.complete(2, 0, r.qp.qpn, id(1), 1|2<<1, 0x34, 0x12, 0x78, 0x56, 7, 0, 4, 3, 2, 1, 2, 0) // a WRITE of 0x21234 bytes
 	r.complete(2, 1, r.qp.qpn, id(2))
+	r.complete(2, 0, r.qp.qpn, id(0), 1|2<<1|1<<4, 6, 0, 0x34, 0x12, 7, 0, 5, 0, 0, 0) // a WRITE that needs no receive
 	r.complete(2, 0, r.qp.qpn, id(0), 0, 9, 0, 0xff, 0xff, 7, 0)
 	want := []WC{
 		{ID: 21, Opcode: WCRecvRDMAWrite, ByteLen: 0x21234, Imm: 0x01020304, Flags: WCWithImm, QPN: r.qp.qpn, SrcQP: 7, SLID: 0x5678},
 		{ID: 22, Opcode: WCRecv, Status: WCWRFlushErr, VendorErr: 1, QPN: r.qp.qpn},
+		{Opcode: WCRecvRDMAWrite, ByteLen: 6, Imm: 5, Flags: WCWithImm, QPN: r.qp.qpn, SrcQP: 7, SLID: 0x1234},
 		{ID: 20, Opcode: WCRecv, ByteLen: 9, QPN: r.qp.qpn, SrcQP: 7, SLID: 0xffff},
 	}
 	if diff := cmp.Diff(want, r.poll(t)); diff != "" {

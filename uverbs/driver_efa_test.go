@@ -27,8 +27,8 @@ type efaFake struct {
 	depth, done     int               // entries of the CQ, and completions written
 }
 
-// efaCaps are all capabilities that the driver knows: READ, RNR retry, notifications, WRITE.
-const efaCaps = 1 | 2 | 4 | 32
+// efaCaps are all capabilities that the driver knows: READ, RNR retry, notifications, WRITE, WRITE without a receive.
+const efaCaps = 1 | 2 | 4 | 32 | 64
 
 // newEfaFake returns a kernel whose device has requests of both widths.
 func newEfaFake() *efaFake {
@@ -217,13 +217,14 @@ func TestEfaOpen(t *testing.T) {
 
 // TestEfaCommands: the kernel gets the sizes that the device uses, and never what it would refuse.
 func TestEfaCommands(t *testing.T) {
-	r := newEfaRig(t, QPOptions{MaxSendWR: 100, MaxRecvWR: 100, MaxRecvSGE: 3, MaxSendSGE: 2, MaxInline: 33}, CQOptions{Size: 300, Events: true})
+	r := newEfaRig(t, QPOptions{MaxSendWR: 100, MaxRecvWR: 100, MaxRecvSGE: 3, MaxSendSGE: 2, MaxInline: 33, UnsolicitedWrite: true}, CQOptions{Size: 300, Events: true})
 	if want := []byte{0, 0, 0, 0, 32, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0}; !slices.Equal(r.requests["CREATE_CQ"], want) || r.cq.Size() != 512 {
 		t.Errorf("CREATE_CQ has % x, want % x; size %d, want 512", r.requests["CREATE_CQ"], want, r.cq.Size())
 	}
 	want := make([]byte, 24)
 	binary.LittleEndian.PutUint32(want[4:], 512*16)
 	binary.LittleEndian.PutUint32(want[8:], 128*128)
+	want[16] = 1 // EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV
 	if got := r.requests["CREATE_QP"]; !slices.Equal(got, want) {
 		t.Errorf("CREATE_QP has % x, want % x", got, want)
 	}
@@ -248,6 +249,7 @@ func TestEfaCommands(t *testing.T) {
 		"recv SGEs": {func(o *QPOptions) { o.MaxRecvSGE = 4 }, "MaxRecvSGE is 4, allowed: 1 to 3"},
 		"inline":    {func(o *QPOptions) { o.MaxInline = 81 }, "MaxInline is 81, allowed: 0 to 80"},
 		"RC":        {func(o *QPOptions) { o.Type = ib.RC }, "QP type RC not supported by driver efa"},
+		"UD":        {func(o *QPOptions) { o.Type, o.UnsolicitedWrite = ib.UD, true }, "CREATE_QP with UnsolicitedWrite for UD not supported"},
 		"flags":     {func(o *QPOptions) { o.Flags = QPPadWriteEnd }, "CREATE_QP with Flags not supported"},
 	} {
 		o := QPOptions{Type: ib.SRD, SendCQ: r.cq, RecvCQ: r.cq}
@@ -292,7 +294,9 @@ func TestEfaLacking(t *testing.T) {
 	_, read := pd.RegSlice(make([]byte, 1), AccessRemoteRead)
 	_, events := d.CreateCQ(CQOptions{Events: true})
 	_, rnr := pd.CreateQP(QPOptions{Type: ib.SRD, SendCQ: cq, RecvCQ: cq, Path: PathOptions{RNRRetry: 1}})
+	_, unsolicited := pd.CreateQP(QPOptions{Type: ib.SRD, SendCQ: cq, RecvCQ: cq, UnsolicitedWrite: true})
 	for want, err := range map[string]error{
+		"UnsolicitedWrite not supported by": unsolicited,
 		"RDMA_READ not supported":           qp.PostSend(SendWR{Opcode: WRRDMARead}),
 		"RDMA_WRITE_WITH_IMM not supported": qp.PostSend(SendWR{Opcode: WRRDMAWriteWithImm}),
 		"access REMOTE_READ":                read,

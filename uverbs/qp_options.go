@@ -54,16 +54,20 @@ type QPOptions struct {
 	// complete only when its completion has been polled. READs and atomics are executed after all earlier
 	// messages, and the kernel turns off atomics of more than 8 bytes.
 	//
-	// Both sides must set it. The receive queue takes twice the memory. Posts use its entries in turn, and an
-	// entry is used again only when all earlier receives have completed. So a receive that stays unused while
-	// others complete can fill the queue early: a post then fails with [ErrQueueFull], although fewer than
-	// MaxRecvWR receives are posted. An SRQ, whose entries are a list, needs neither.
+	// Both sides must set it. The receive queue takes twice the memory, and an entry is used again only when all
+	// earlier receives have completed. So a receive that stays unused can fill the queue early: a post fails with
+	// [ErrQueueFull], although fewer than MaxRecvWR receives are posted. An SRQ, whose entries are a list, needs neither.
 	//
 	// Only mlx5 supports it, for all types but RawPacket, since Linux 6.13. Otherwise creating the QP fails
 	// with a [FeatureError]. If the adapter has it for other types of QP only, the error comes from the first
 	// [QP.Modify], or from [QP.Init], [QP.ReadyUD], [QP.Connect] or mlx5.ReadyDC: the kernel checks the type
 	// there.
 	OutOfOrder bool
+
+	// UnsolicitedWrite lets a peer's WRITE with immediate complete without a receive, with the ID 0
+	// (EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV). Both sides must set it. Only SRD supports it, where
+	// EFAAttr.UnsolicitedWrite is true.
+	UnsolicitedWrite bool
 
 	// RXHash selects the WQ of IndTable for a packet. mlx5 requires it together with IndTable.
 	RXHash RXHash
@@ -126,19 +130,21 @@ func (o *QPOptions) hasRecvQueue() bool {
 
 // check returns an error if an option is invalid or not supported.
 func (o *QPOptions) check(d *Device) error {
-	if t := o.Type; t < ib.RC || t > ib.UD && t < ib.RawPacket || t > ib.SRD {
-		return argErr("CreateQP", "Type", o.Type, "the QPType constants")
+	_, known := d.driver.operations(o.Type)
+	lacking := d.driver.unsupportedQP(o)
+	if o.UnsolicitedWrite && o.Type != ib.SRD {
+		lacking = "UnsolicitedWrite for " + o.Type.String()
 	}
-	if o.Type == ib.XRCRecv {
-		return argErr("CreateQP", "Type", o.Type, "the other types; use XRCD.CreateQP for this one")
-	}
-	if _, ok := d.driver.operations(o.Type); !ok {
-		return &FeatureError{Feature: "QP type " + o.Type.String(), Driver: d.driver.name()}
-	}
-	if unknown := o.Flags &^ qpFlagsAll; unknown != 0 {
+	switch t := o.Type; {
+	case t < ib.RC || t > ib.UD && t < ib.RawPacket || t > ib.SRD:
+		return argErr("CreateQP", "Type", t, "the QPType constants")
+	case t == ib.XRCRecv:
+		return argErr("CreateQP", "Type", t, "the other types; use XRCD.CreateQP for this one")
+	case !known:
+		return &FeatureError{Feature: "QP type " + t.String(), Driver: d.driver.name()}
+	case o.Flags&^qpFlagsAll != 0:
 		return argErr("CreateQP", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the QP flags, together %#x", uint32(qpFlagsAll))
-	}
-	if lacking := d.driver.unsupportedQP(o); lacking != "" {
+	case lacking != "":
 		return &FeatureError{Feature: "CREATE_QP with " + lacking, Driver: d.driver.name()}
 	}
 	if err := o.checkQueues(d); err != nil {
@@ -180,11 +186,9 @@ func (o *QPOptions) checkQueues(d *Device) error {
 	}
 	most := d.queueLimits()
 	for _, f := range []struct {
-		name  string
-		given int
-		limit int
-		what  string
-		none  string // why there is no such queue
+		name         string
+		given, limit int
+		what, none   string // none says why there is no such queue
 	}{
 		{"MaxSendWR", o.MaxSendWR, most.MaxSendWR, "max_qp_wr", noSend},
 		{"MaxRecvWR", o.MaxRecvWR, most.MaxRecvWR, "max_qp_wr", noRecv},
@@ -207,9 +211,8 @@ func (o *PathOptions) check(d *Device) error {
 		return nil
 	}
 	for _, f := range []struct {
-		name  string
-		given uint32
-		limit uint32
+		name         string
+		given, limit uint32
 	}{
 		{"Path.Port", uint32(o.Port), uint32(d.attr.PhysPortCount)},
 		{"Path.SL", uint32(o.SL), 15},

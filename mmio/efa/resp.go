@@ -139,11 +139,17 @@ type QPRequest struct {
 	Send SendSize // Send is the size of the send queue.
 	Recv RecvSize // Recv is the size of the receive queue.
 	SL   uint8    // SL is the service level; 0 is the default.
+
+	Unsolicited bool // Unsolicited says that a WRITE with immediate needs no receive; see [CapUnsolicitedWrite].
 }
 
 // Encode encodes the request.
 func (r *QPRequest) Encode() []byte {
-	return bytesOf(&abi.IbvCreateQP{RQRingSize: uint32(r.Recv.Bytes()), SQRingSize: uint32(r.Send.Bytes()), DriverQPType: abi.EFA_QP_DRIVER_TYPE_SRD, SL: r.SL})
+	req := &abi.IbvCreateQP{RQRingSize: uint32(r.Recv.Bytes()), SQRingSize: uint32(r.Send.Bytes()), DriverQPType: abi.EFA_QP_DRIVER_TYPE_SRD, SL: r.SL}
+	if r.Unsolicited {
+		req.Flags |= abi.EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV
+	}
+	return bytesOf(req)
 }
 
 // QPResponse is the driver's answer to CREATE_QP.

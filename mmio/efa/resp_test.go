@@ -104,8 +104,8 @@ func TestRequests(t *testing.T) {
 		"context": {ContextRequest(), "03000000 00000000"},
 		"CQ":      {(&CQRequest{SubCQs: 2, Notify: true}).Encode(), "00000000 20000000 0200 01 0000000000"},
 		"QP": {
-			(&QPRequest{Send: SendSize{Depth: 16, Width: 128}, Recv: RecvSize{MaxWR: 8, MaxSGE: 2, Descriptors: 16}, SL: 5}).Encode(),
-			"00000000 00010000 00080000 00000000 0000 05 0000000000",
+			(&QPRequest{Send: SendSize{Depth: 16, Width: 128}, Recv: RecvSize{MaxWR: 8, MaxSGE: 2, Descriptors: 16}, SL: 5, Unsolicited: true}).Encode(),
+			"00000000 00010000 00080000 00000000 0100 05 0000000000",
 		},
 		"simple QP": {(&QPRequest{Send: SendSize{Depth: 1, Width: 64}}).Encode(), "00000000 00000000 40000000 00000000 0000 00 0000000000"},
 	} {

@@ -64,6 +64,8 @@ func (d *Device) target(m *message) (*Device, *qp, uint8) {
 		return nil, nil, m.lost(ioNoQP)
 	case m.op != ioSend && peer.ahOf(q.pd, d.gid) == nil:
 		return nil, nil, ioUnknownPeer
+	case m.op == ioWrite && m.hasImm && m.from.unsolicited != q.unsolicited:
+		return nil, nil, ioMismatch
 	case q.needs(m) && len(q.rq.requests) == 0:
 		if m.from.kind == typeUD {
 			peer.stats.rxDrops++

@@ -415,7 +415,7 @@ func newPair(t *testing.T, personality string, kind, flags uint8, more ...any) *
 	t.Helper()
 	f := NewFabric(1)
 	p := &pair{a: start(t, f, 0, personality).open(), b: start(t, f, 1, personality).open()}
-	p.qa, p.qb = p.a.qp(kind, 0, p.a.cq(64, 0, 0), p.a.cq(64, 0, 0)).ready(more...), p.b.qp(kind, flags, p.b.cq(64, 0, 0), p.b.cq(64, 0, 0x20)).ready()
+	p.qa, p.qb = p.a.qp(kind, flags, p.a.cq(64, 0, 0), p.a.cq(64, 0, 0)).ready(more...), p.b.qp(kind, flags, p.b.cq(64, 0, 0), p.b.cq(64, 0, 0x20)).ready()
 	p.ab, p.ba = p.a.ah(p.b.dev), p.b.ah(p.a.dev)
 	for i := range p.a.mem {
 		p.a.mem[i] = byte(i*7 + i/251)

@@ -24,12 +24,14 @@ const (
 	ioBadStatus   = 12
 	ioUnknownPeer = 14
 	ioUnreachable = 15
+	ioMismatch    = 18
 )
 
 var ioStatuses = map[uint8]string{
 	ioOK: "ok", ioFlushed: "flushed", ioUnsupported: "unsupported operation", ioBadAH: "invalid AH", ioBadLKey: "invalid lkey",
 	ioTooLong: "too long", ioRemoteAddr: "bad remote address", ioNoQP: "bad destination QP", ioRNR: "receiver not ready",
 	ioTooShort: "receive too short", ioBadStatus: "bad status", ioUnknownPeer: "unknown peer", ioUnreachable: "unreachable peer",
+	ioMismatch: "feature mismatch",
 }
 
 // Bits of a send request.

@@ -206,6 +206,45 @@ func TestRDMA(t *testing.T) {
 	}
 }
 
+// TestUnsolicited: with the option a WRITE with immediate data takes no receive. Both sides must have it.
+func TestUnsolicited(t *testing.T) {
+	_, without := pair(t, uverbs.QPOptions{Type: ib.SRD})
+	if attr, _ := without.dev.EFA(); !attr.UnsolicitedWrite {
+		_, err := without.pd.CreateQP(uverbs.QPOptions{Type: ib.SRD, SendCQ: without.cq, RecvCQ: without.cq, UnsolicitedWrite: true})
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "UnsolicitedWrite") {
+			t.Errorf("the option on a card or kernel without: %v", err)
+		}
+		return
+	}
+	a, b := pair(t, uverbs.QPOptions{Type: ib.SRD, UnsolicitedWrite: true})
+	write := a.to
+	write.Opcode, write.Imm, write.SGL = uverbs.WRRDMAWriteWithImm, 5, []uverbs.SGE{a.mr.SGE(0, 100000)}
+	testenv.Must(t, b.qp.PostRecv(9, b.mr.SGE(1<<20, 8)))
+	for range 3 {
+		if wc := a.one(t, write); wc.Err() != nil {
+			t.Fatal(a.qp.Err(&wc))
+		}
+		got := b.poll(t, 1)[0]
+		if want := (uverbs.WC{Opcode: uverbs.WCRecvRDMAWrite, ByteLen: 100000, Imm: 5, QPN: b.qp.QPN(), SrcQP: a.qp.QPN(), Flags: uverbs.WCWithImm, SLID: got.SLID}); got != want {
+			t.Errorf("a WRITE arrives as %+v, want %+v", got, want)
+		}
+	}
+	send := a.to
+	send.SGL = []uverbs.SGE{a.mr.SGE(0, 8)}
+	if wc := a.one(t, send); wc.Err() != nil {
+		t.Error(a.qp.Err(&wc))
+	}
+	if wc := b.poll(t, 1)[0]; wc.ID != 9 || wc.Opcode != uverbs.WCRecv {
+		t.Errorf("behind them a SEND arrives as %+v", wc)
+	}
+	write.RemoteQPN, write.RemoteAddr, write.RKey = without.qp.QPN(), without.mr.Addr(), without.mr.RKey()
+	testenv.Must(t, without.qp.PostRecv(1, without.mr.SGE(0, 8)))
+	wc := a.one(t, write)
+	if err := a.qp.Err(&wc); wc.Status != uverbs.WCRemInvReqErr || !strings.Contains(err.Error(), "the peer does not support a feature") {
+		t.Errorf("a WRITE to a QP without the option: %v", err)
+	}
+}
+
 // TestFailures: a request that fails says why, and leaves the QP as it is.
 func TestFailures(t *testing.T) {
 	a, b := pair(t, uverbs.QPOptions{Type: ib.SRD})
