@@ -6,8 +6,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // network carries the frames of fake wires, and delivers them and their completions in an order
@@ -23,34 +26,22 @@ type network struct {
 // run delivers until it is stopped. It waits until nobody sends any more, so that there is
 // something to shuffle.
 func (n *network) run() {
-	for {
-		last := -1
+	for last := -1; ; {
 		for range 20 {
 			runtime.Gosched()
 		}
 		n.mu.Lock()
-		for len(n.pending) != last {
-			last = len(n.pending)
-			n.mu.Unlock()
-			for range 20 {
-				runtime.Gosched()
-			}
-			n.mu.Lock()
-		}
 		if n.stopped {
 			n.mu.Unlock()
 			return
 		}
-		if last == 0 {
-			n.mu.Unlock()
-			continue
+		next := func() {}
+		if count := len(n.pending); count > 0 && count == last {
+			i := n.rng.IntN(count)
+			next, n.late = n.pending[i], n.late+min(i, 1)
+			n.pending = slices.Delete(n.pending, i, i+1)
 		}
-		i := n.rng.IntN(last)
-		next := n.pending[i]
-		if i > 0 {
-			n.late++
-		}
-		n.pending = append(n.pending[:i], n.pending[i+1:]...)
+		last = len(n.pending)
 		n.mu.Unlock()
 		next()
 	}
@@ -211,15 +202,11 @@ func pair(t *testing.T, seed uint64, a, b int) (conns [2]*Conn, wires [2]*fake, 
 func tcpPair(t *testing.T) (left, right net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer l.Close()
-	if left, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	if right, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
+	left, err = net.Dial("tcp", l.Addr().String())
+	testenv.Must(t, err)
+	right, err = l.Accept()
+	testenv.Must(t, err)
 	return left, right
 }

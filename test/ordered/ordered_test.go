@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
@@ -96,9 +97,7 @@ func TestSlowReceiver(t *testing.T) {
 	const window = 8
 	conns, _, _ := pair(t, 1, window, window)
 	for i := range window {
-		if err := conns[0].Send(t.Context(), message(0, i)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, conns[0].Send(t.Context(), message(0, i)))
 	}
 	over, cancel := context.WithCancelCause(t.Context())
 	full := errors.New("full")
@@ -118,9 +117,7 @@ func TestSlowReceiver(t *testing.T) {
 			t.Fatalf("message %d: %x, %v", i, b[:n], err)
 		}
 	}
-	if err := conns[0].Send(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, conns[0].Send(t.Context(), nil))
 	if err := conns[0].Send(t.Context(), make([]byte, conns[0].MaxSize()+1)); err == nil || !strings.Contains(err.Error(), "allowed: up to 200") {
 		t.Fatalf("a message that is too long: %v", err)
 	}
@@ -131,9 +128,7 @@ func TestSlowReceiver(t *testing.T) {
 func TestGone(t *testing.T) {
 	for _, said := range []string{"", "b"} {
 		conns, wires, _ := pair(t, 1, 4, 4)
-		if err := conns[1].Send(t.Context(), []byte("last")); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, conns[1].Send(t.Context(), []byte("last")))
 		waitFor(t, conns[0], func() bool { slot, _ := conns[0].window.first(); return slot != none })
 		io.WriteString(conns[1].tcp, said)
 		conns[1].tcp.Close() // as when its process ends
@@ -167,9 +162,7 @@ func TestSendFails(t *testing.T) {
 	wires[1].mu.Lock()
 	wires[1].fails = silent
 	wires[1].mu.Unlock()
-	if err := conns[0].Send(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, conns[0].Send(t.Context(), nil))
 	if _, err := conns[0].Recv(t.Context(), nil); !errors.Is(err, silent) {
 		t.Errorf("Recv: %v, want %v", err, silent)
 	}
@@ -214,9 +207,7 @@ func TestHostile(t *testing.T) {
 	} {
 		conns, wires, _ := pair(t, 1, 4, 4)
 		for _, f := range frames {
-			if err := wires[0].take(f); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, wires[0].take(f))
 		}
 		waitFor(t, conns[0], func() bool { return conns[0].err != nil })
 		if err := conns[0].Send(t.Context(), nil); !errors.Is(err, errPeer) || !strings.Contains(err.Error(), want) {
@@ -329,9 +320,7 @@ func TestDevice(t *testing.T) {
 	var names [2]string
 	for i := range names {
 		d, err := soft.New(soft.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		t.Cleanup(func() { d.Close() })
 		names[i] = d.Name()
 	}
@@ -339,27 +328,21 @@ func TestDevice(t *testing.T) {
 	serving := o
 	serving.Device = names[0]
 	l, err := Listen(t.Context(), "127.0.0.1:0", serving)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer l.Close()
 	for _, say := range []string{"", strings.Repeat("x", 100)} {
 		idle, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		defer idle.Close()
 		io.WriteString(idle, say)
 	}
 	for range 3 { // more than there is room for at a time
 		o.Device = names[1]
 		var conns [2]*Conn
-		if conns[0], err = Dial(t.Context(), l.Addr().String(), o); err != nil {
-			t.Fatal(err)
-		}
-		if conns[1], err = l.Accept(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		conns[0], err = Dial(t.Context(), l.Addr().String(), o)
+		testenv.Must(t, err)
+		conns[1], err = l.Accept(t.Context())
+		testenv.Must(t, err)
 		exchange(t, conns, 100)
 	}
 	if _, err := Dial(t.Context(), l.Addr().String(), Options{Device: names[1], Window: 5000}); err == nil || !strings.Contains(err.Error(), "Window is 5000, allowed: 1 to 4096") {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -69,7 +68,8 @@ func (h *hello) read(r io.Reader) error {
 // srd is a QP with the memory and the CQ that only one connection uses, so that its peer takes
 // nothing from others.
 type srd struct {
-	opened []io.Closer
+	dev    *uverbs.Device
+	buf    *uverbs.Buffer
 	pd     *uverbs.PD
 	qp     *uverbs.QP
 	cq     *uverbs.CQ
@@ -85,16 +85,6 @@ type srd struct {
 // sendID marks the IDs of sends.
 const sendID = 1 << 32
 
-// opens opens an object, unless one before has failed.
-func opens[T io.Closer](s *srd, err *error, open func() (T, error)) (object T) {
-	if *err == nil {
-		if object, *err = open(); *err == nil {
-			s.opened = append(s.opened, object)
-		}
-	}
-	return object
-}
-
 // open makes a QP that can receive.
 func open(o Options) (s *srd, err error) {
 	if o.Window == 0 {
@@ -104,21 +94,20 @@ func open(o Options) (s *srd, err error) {
 		return nil, fmt.Errorf("ordered: Window is %d, allowed: 1 to %d", o.Window, maxWindow)
 	}
 	s = &srd{mine: hello{Magic: magic, Window: uint32(o.Window)}}
+	if o.Device == "" {
+		s.dev, err = uverbs.OpenFirst()
+	} else {
+		s.dev, err = uverbs.Open(o.Device, uverbs.OpenOptions{})
+	}
+	if err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 		}
 	}()
-	dev := opens(s, &err, func() (*uverbs.Device, error) {
-		if o.Device == "" {
-			return uverbs.OpenFirst()
-		}
-		return uverbs.Open(o.Device, uverbs.OpenOptions{})
-	})
-	if err != nil {
-		return s, err
-	}
-	port, err := dev.Port(1)
+	port, err := s.dev.Port(1)
 	if err != nil {
 		return s, err
 	}
@@ -129,17 +118,19 @@ func open(o Options) (s *srd, err error) {
 		s.grh, s.mine.Size = uverbs.GRHSize, uint32(port.ActiveMTU.Bytes())
 	}
 	sends, receives := o.Window+1, o.Window+controls
-	s.pd = opens(s, &err, dev.AllocPD)
-	buf := opens(s, &err, func() (*uverbs.Buffer, error) {
-		return uverbs.AllocBuffer((sends+receives)*s.step(), uverbs.BufferOptions{})
-	})
-	s.mr = opens(s, &err, func() (*uverbs.MR, error) { return s.pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}) })
-	s.cq = opens(s, &err, func() (*uverbs.CQ, error) {
-		return dev.CreateCQ(uverbs.CQOptions{Size: sends + receives, Events: true})
-	})
-	s.qp = opens(s, &err, func() (*uverbs.QP, error) {
-		return s.pd.CreateQP(uverbs.QPOptions{Type: o.typ, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: sends, MaxRecvWR: receives})
-	})
+	if s.pd, err = s.dev.AllocPD(); err != nil {
+		return s, err
+	}
+	if s.buf, err = uverbs.AllocBuffer((sends+receives)*s.step(), uverbs.BufferOptions{}); err != nil {
+		return s, err
+	}
+	if s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}); err != nil {
+		return s, err
+	}
+	if s.cq, err = s.dev.CreateCQ(uverbs.CQOptions{Size: sends + receives, Events: true}); err != nil {
+		return s, err
+	}
+	s.qp, err = s.pd.CreateQP(uverbs.QPOptions{Type: o.typ, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: sends, MaxRecvWR: receives})
 	if err != nil {
 		return s, err
 	}
@@ -168,7 +159,7 @@ func (s *srd) meet(tcp net.Conn, answer bool) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.ah = opens(s, &err, func() (*uverbs.AH, error) { return s.pd.CreateAH(path) })
+	s.ah, err = s.pd.CreateAH(path)
 	if err == nil && answer {
 		err = binary.Write(tcp, binary.BigEndian, &s.mine)
 	}
@@ -211,14 +202,11 @@ func (s *srd) wait(ctx context.Context) ([]event, error) {
 }
 
 func (s *srd) close() error {
-	var errs []error
-	if s.qp != nil { // before the AH, which its requests use
-		errs = append(errs, s.qp.Close())
+	err := s.dev.CloseAll()
+	if s.buf != nil {
+		err = errors.Join(err, s.buf.Close())
 	}
-	for _, object := range slices.Backward(s.opened) {
-		errs = append(errs, object.Close())
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 // Dial connects to a Listener, at a TCP address such as 10.1.0.1:7475.

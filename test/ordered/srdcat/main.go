@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"time"
 
 	"github.com/goverbs/goverbs/test/ordered"
@@ -41,9 +40,7 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, *listen, flag.Arg(0), o); err != nil {
+	if err := run(context.Background(), *listen, flag.Arg(0), o); err != nil {
 		fmt.Fprintln(os.Stderr, "srdcat:", err)
 		os.Exit(1)
 	}
@@ -72,14 +69,11 @@ func run(ctx context.Context, listen, host string, o ordered.Options) error {
 	}
 	start := time.Now()
 	bytes, messages, err := copies(ctx, conn)
-	if err != nil {
-		gone, cancel := context.WithCancelCause(ctx)
-		cancel(err)
-		conn.Close(gone)
-		return err
+	if err == nil {
+		err = conn.Close(ctx)
 	}
-	if err := conn.Close(ctx); err != nil {
-		return err
+	if err != nil {
+		return err // the kernel closes all, and the peer notices
 	}
 	fmt.Fprintf(os.Stderr, "%d bytes in %d messages, %s\n", bytes, messages, time.Since(start).Round(time.Millisecond))
 	return nil
@@ -88,7 +82,7 @@ func run(ctx context.Context, listen, host string, o ordered.Options) error {
 // send sends standard input.
 func send(ctx context.Context, conn *ordered.Conn) (bytes, messages int, err error) {
 	for b := make([]byte, conn.MaxSize()); ; {
-		n, err := within(ctx, func() (int, error) { return io.ReadFull(os.Stdin, b) })
+		n, err := io.ReadFull(os.Stdin, b)
 		if n > 0 {
 			if err := conn.Send(ctx, b[:n]); err != nil {
 				return bytes, messages, err
@@ -112,28 +106,11 @@ func receive(ctx context.Context, conn *ordered.Conn) (bytes, messages int, err 
 			return bytes, messages, nil
 		}
 		if err == nil {
-			_, err = within(ctx, func() (int, error) { return os.Stdout.Write(b[:n]) })
+			_, err = os.Stdout.Write(b[:n])
 		}
 		if err != nil {
 			return bytes, messages, err
 		}
 		bytes, messages = bytes+n, messages+1
-	}
-}
-
-// within returns what a read or a write returns, or why ctx ended before: a pipe may be full or a terminal silent.
-func within(ctx context.Context, do func() (int, error)) (int, error) {
-	var n int
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		n, err = do()
-	}()
-	select {
-	case <-done:
-		return n, err
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
 	}
 }
