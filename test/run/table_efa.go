@@ -3,7 +3,7 @@ package main
 // efaSuite is the suite on modelled EFA cards.
 func (c *config) efaSuite() suite {
 	env := []string{guest, "GOVERBS_EFA=1"}
-	srd := only("srd", "TestMany", "TestUD", "TestRDMA", "TestFailures", "TestFull", "TestInline", "TestWait", "TestReset")
+	srd := only("srd", "TestMany", "TestUD", "TestRDMA", "TestUnsolicited", "TestFailures", "TestFull", "TestInline", "TestWait", "TestReset")
 	model := func(name, kernel, device string) step {
 		return step{
 			name: name, kernel: kernel, device: device, bin: []string{"verbs"}, with: append(pyverbs[:4:4], "perftest", "rdma-core", "coreutils"), env: env,
@@ -19,13 +19,13 @@ func (c *config) efaSuite() suite {
 			{
 				// The driver of Linux 6.1 has no WRITE.
 				name: "conformance", driver: "efa", kernel: pick(c.kernel == "latest", "latest", "6.12"), device: "efa", flags: []string{"-timeout", "20m"},
-				env: []string{
-					guest, "GOVERBS_SLOW=1", "GOVERBS_DEVICES=efa_0,efa_1",
-					// On Linux 7.2 write() cannot create CQs of efa: the command needs the operation create_cq, and efa has
-					// create_user_cq alone.
-					pick(c.kernel == "latest", "GOVERBS_WAYS=auto,ioctl", "GOVERBS_WAYS=auto,ioctl,write"),
-				},
+				env:      []string{guest, "GOVERBS_SLOW=1", "GOVERBS_DEVICES=efa_0,efa_1"},
 				programs: test("conformance"),
+			},
+			// A card of the first generation on a kernel without WRITE.
+			{
+				name: "conformance-first", kernel: "6.1", device: "efa,personality=first", flags: []string{"-timeout", "20m"},
+				env: []string{guest, "GOVERBS_SLOW=1", "GOVERBS_DEVICES=efa_0,efa_1", "GOVERBS_WAYS=write"}, programs: test("conformance"),
 			},
 			{name: "verbs", kernel: "latest", device: "efa", env: env, programs: []program{{name: "srd.test"}}},
 			model("model", "", "efa"), newest, model("6.12", "6.12", "efa"),

@@ -88,6 +88,7 @@ func TestCloseWhileInUse(t *testing.T) {
 			for range 10 {
 				s := newSide(t, dev, uverbs.QPOptions{})
 				connectToSelf(t, s, s.qp)
+				must(t, c.use(s))
 				closeBeside(t, func() error { return c.use(s) }, func() error { return c.close(s) })
 			}
 		})

@@ -94,9 +94,21 @@ func eachPath(t *testing.T, test func(t *testing.T)) {
 	for _, way := range testenv.Ways() {
 		t.Run(way, func(t *testing.T) {
 			t.Setenv("RDMAABI", way)
+			if way == "write" && rig.EFA() {
+				needsCQ(t)
+			}
 			test(t)
 		})
 	}
+}
+
+// needsCQ skips a test if the kernel creates no CQs by the interface that RDMAABI names.
+func needsCQ(t *testing.T) {
+	t.Helper()
+	cq, err := openDevice(t, deviceName).CreateCQ(uverbs.CQOptions{})
+	testenv.Skip(t, err)
+	must(t, err)
+	closeLater(t, cq)
 }
 
 // openDevice opens a device. That Close succeeds at the end of the test proves that no
