@@ -93,7 +93,7 @@ func (q *QP) lackingErr(op WROpcode) error {
 	if op == WRCompareSwap || op == WRFetchAdd {
 		return errNoAtomics
 	}
-	return &FeatureError{Feature: op.String(), Driver: q.dev.driver.name(), Err: errors.New("the device does not have the capability")}
+	return &FeatureError{Feature: op.String(), Driver: q.dev.driver.name(), Err: errors.New("the device or its kernel driver does not have the capability")}
 }
 
 // fail records err if it is the first error, for the next work request.

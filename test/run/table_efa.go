@@ -3,7 +3,7 @@ package main
 // efaSuite is the suite on modelled EFA cards.
 func (c *config) efaSuite() suite {
 	env := []string{guest, "GOVERBS_EFA=1"}
-	srd := only("srd", "TestMany", "TestUD", "TestRDMA", "TestUnsolicited", "TestFailures", "TestFull", "TestInline", "TestWait", "TestReset")
+	srd := only("srd", "TestMany", "TestUD", "TestRDMA", "TestUnsolicited", "TestFailures", "TestFull", "TestInline", "TestReset")
 	model := func(name, kernel, device string) step {
 		return step{
 			name: name, kernel: kernel, device: device, bin: []string{"verbs"}, with: append(pyverbs[:4:4], "perftest", "rdma-core", "coreutils"), env: env,

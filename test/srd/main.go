@@ -93,8 +93,13 @@ func main() {
 
 // connect returns the connection to the other process.
 func connect(listens bool, address string) net.Conn {
-	if !listens {
-		return must(net.Dial("tcp", address))
+	for !listens {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			return conn
+		}
+		log.Print(err) // it may not listen yet
+		time.Sleep(time.Second)
 	}
 	l := must(net.Listen("tcp", address))
 	fmt.Println("listening on", l.Addr())
