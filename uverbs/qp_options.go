@@ -56,7 +56,7 @@ type QPOptions struct {
 	//
 	// Both sides must set it. The receive queue takes twice the memory, and an entry is used again only when all
 	// earlier receives have completed. So a receive that stays unused can fill the queue early: a post fails with
-	// [ErrQueueFull], although fewer than MaxRecvWR receives are posted. An SRQ, whose entries are a list, needs neither.
+	// [ErrQueueFull], although fewer than MaxRecvWR receives are posted. An SRQ needs neither.
 	//
 	// Only mlx5 supports it, for all types but RawPacket, since Linux 6.13. Otherwise creating the QP fails
 	// with a [FeatureError]. If the adapter has it for other types of QP only, the error comes from the first

@@ -26,7 +26,7 @@
 // A request has an ID of 16 bits: the index of a slot, which is used again once the request has completed,
 // and above it a generation. A completion is accepted only if its ID belongs to a request that is published,
 // in the current generation, and has not completed. So a device cannot complete a request twice, and a
-// completion from before a reset is refused.
+// completion from before a reset is refused. That of a WRITE which takes no receive has no ID, and may be from before.
 //
 // # Differences
 //

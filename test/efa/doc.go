@@ -48,10 +48,10 @@
 //   - A CQ that is armed while it has entries that were not read writes its event at once.
 //   - The 40 bytes before the data of a datagram are a GRH.
 //   - After a reset of a QP the phase of its requests is not checked, as libefa goes on with the one that it had.
-//   - A WRITE with immediate data between QPs of which one takes it without a receive fails with the status "feature
-//     mismatch": libfabric says that both must do so.
-//   - Stores to two cards arrive in any order, as on PCI Express, where nothing promises another one. So a datagram may
-//     find no receive that was posted before it on the other card, and is lost.
+//   - A WRITE with immediate data fails with the status "feature mismatch" if only one of the two QPs takes such without
+//     a receive: libfabric says that both must do so.
+//   - Stores to two cards arrive in any order, and PCI Express promises none either. So a datagram can overtake a receive
+//     that was posted before it on the other card, and is lost.
 //   - A doorbell of a receive queue for no receives is harmless: libefa rings it if it refuses a request.
 //
 // # What is not modelled
