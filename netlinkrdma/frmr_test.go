@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // goldenRaw is a reply with the dumps of two QPs.
@@ -60,21 +61,51 @@ func TestFRMRPools(t *testing.T) {
 	}
 }
 
-// TestDriverDetails: QPs and counts are queried with the driver's details, and without them.
+// TestDriverDetails: QPs and counts are queried with the driver's details, and without them. If the driver cannot
+// describe a QP of its own, the list has the others. The QPs of efa are SRD, which it does not say.
 func TestDriverDetails(t *testing.T) {
 	var details [][]byte
+	var errno unix.Errno
 	onSystem(t, rxeKernel(func(r request) []datagram {
-		details = append(details, r.attrs.attrs[abi.RDMA_NLDEV_ATTR_DRIVER_DETAILS])
-		return r.refuse(0)
+		detail := r.attrs.attrs[abi.RDMA_NLDEV_ATTR_DRIVER_DETAILS]
+		details = append(details, detail)
+		qp := slices.Concat(nla(abi.RDMA_NLDEV_ATTR_RES_LQPN, u32(uint32(len(detail)))), nla(abi.RDMA_NLDEV_ATTR_RES_TYPE, []byte{255}), nla(abi.RDMA_NLDEV_ATTR_RES_STATE, []byte{3}))
+		switch {
+		case detail != nil && errno != 0:
+			return r.refuse(errno)
+		case r.flags&unix.NLM_F_DUMP != unix.NLM_F_DUMP:
+			return r.one(qp)
+		}
+		return r.all(nla(abi.RDMA_NLDEV_ATTR_RES_QP, nla(abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY, qp)))
 	}))
-	all, some := ListOptions{Driver: true}, ListOptions{}
-	for _, call := range []func(){
-		func() { QPs(fakeRXE, all) }, func() { Resources(fakeRXE, all) },
-		func() { QPs(fakeRXE, some) }, func() { QPs(fakeRXE, ListOptions{}) }, func() { Resources(fakeRXE, some) }, func() { Resources(fakeRXE, ListOptions{}) },
-	} {
-		call()
+	efa := fakeRXE
+	efa.DriverID = DriverEFA
+	all := ListOptions{Driver: true}
+	check := func(dev Device, o ListOptions, want QP) {
+		t.Helper()
+		got, err := QPs(dev, o)
+		if diff := cmp.Diff([]QP{want}, got); err != nil || diff != "" {
+			t.Errorf("%v\n%s", err, diff)
+		}
 	}
-	if want := [][]byte{{1}, {1}, nil, nil, nil, nil}; !cmp.Equal(details, want) {
+	with := QP{Num: 1, Type: ib.DriverQP, State: ib.QPRTS}
+	without, srd := with, with
+	without.Num, srd.Subtype = 0, "SRD"
+	check(fakeRXE, all, with)
+	check(efa, all, srd)
+	check(fakeRXE, ListOptions{}, without)
+	if got, err := QPByNum(efa, 1, 1); err != nil || got.Subtype != "SRD" {
+		t.Errorf("by number: %+v, %v", got, err)
+	}
+	Resources(fakeRXE, all)
+	Resources(fakeRXE, ListOptions{})
+	errno = unix.EINVAL
+	check(fakeRXE, all, without)
+	errno = unix.EPERM
+	if got, err := QPs(fakeRXE, all); !errors.Is(err, unix.EPERM) {
+		t.Errorf("%+v, %v, want EPERM", got, err)
+	}
+	if want := [][]byte{{1}, {1}, nil, nil, {1}, nil, {1}, nil, {1}}; !cmp.Equal(details, want) {
 		t.Errorf("the requests have DRIVER_DETAILS %v, want %v", details, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // ResourceCounts has the current number of objects of each kind on a device, including those of the
@@ -37,8 +38,8 @@ func ResourceLimits(dev Device) (ResourceCounts, error) {
 type ListOptions struct {
 	// Driver includes what only the driver knows: QPs of type [ib.DriverQP], such as QPs of programs for DC
 	// or SRD and the QP that mlx5 has for itself, and pools with a key that the kernel chose. "rdma resource
-	// show" has them with -dd. Some kernels before 6.10 always list the QPs of programs, and those of the
-	// driver never; Debian's 6.1 does not.
+	// show" has them with -dd. It needs no privilege. Kernels before 6.10 ignore it: they always list SRD, and
+	// no QPs for DC. Later ones list DCIs; DCTs are listed by some before 7.2, and the first one alone.
 	Driver bool
 }
 
@@ -53,12 +54,17 @@ func (o ListOptions) attrs() []*rtAttr {
 // QPs returns the queue pairs of a device, as "rdma resource show qp" does. Like the other lists it
 // needs no privilege and has the objects of all users, but the keys of memory regions need
 // CAP_NET_ADMIN. A list is not a snapshot: the kernel produces it in parts, and objects that are
-// created or destroyed meanwhile may be missing.
-func QPs(dev Device, o ListOptions) ([]QP, error) { return list(system, dev, qps, o.attrs()...) }
+// created or destroyed meanwhile may be missing. It has no QPs of type [ib.DriverQP] while the kernel
+// cannot describe one of them, as before Linux 7.2 a DCT that is not ready.
+func QPs(dev Device, o ListOptions) ([]QP, error) { return system.qps(dev, o) }
 
 // QPByNum returns one queue pair, on the port that it uses. A QP in state RESET has no port and
 // cannot be found. The error matches [fs.ErrNotExist] if the QP does not exist.
-func QPByNum(dev Device, port, qpn uint32) (QP, error) { return one(system, dev, qps, port, qpn) }
+func QPByNum(dev Device, port, qpn uint32) (QP, error) {
+	q, err := one(system, dev, qps, port, qpn)
+	q.nameSubtype(dev)
+	return q, err
+}
 
 // CQs returns the completion queues of a device, as "rdma resource show cq" does.
 func CQs(dev Device) ([]CQ, error) { return list(system, dev, cqs) }
@@ -101,6 +107,24 @@ func SRQs(dev Device) ([]SRQ, error) { return list(system, dev, srqs) }
 // SRQByID returns one shared receive queue. The error matches [fs.ErrNotExist] if it does not
 // exist. Linux 5.13.
 func SRQByID(dev Device, id uint32) (SRQ, error) { return one(system, dev, srqs, 0, id) }
+
+func (c *client) qps(dev Device, o ListOptions) ([]QP, error) {
+	all, err := list(c, dev, qps, o.attrs()...)
+	if o.Driver && errors.Is(err, syscall.EINVAL) {
+		all, err = list(c, dev, qps)
+	}
+	for i := range all {
+		all[i].nameSubtype(dev)
+	}
+	return all, err
+}
+
+// nameSubtype names the only subtype that efa has, and does not report.
+func (q *QP) nameSubtype(dev Device) {
+	if q.Type == ib.DriverQP && q.Subtype == "" && dev.DriverID == DriverEFA {
+		q.Subtype = ib.SRD.String()
+	}
+}
 
 func (c *client) resources(dev Device, o ListOptions, attr int) (ResourceCounts, error) {
 	var counts ResourceCounts

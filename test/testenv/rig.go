@@ -162,7 +162,7 @@ func (r Rig) EFA() bool { return r.Driver == "efa" }
 // efaLacks is what EFA does not have of that which the tests ask of InfiniBand and RoCE.
 var efaLacks = []string{
 	"CQ resizing", "QP type UC", "SGE limits that can be exceeded", "atomics", "completions in the order of posting", "inline data of 128 bytes",
-	"manual QP state changes", "memory windows", "path MTUs", "solicited events", "states of QPs over netlink",
+	"manual QP state changes", "memory windows", "path MTUs", "solicited events",
 }
 
 // NeedsIB skips a test that is about something which InfiniBand and RoCE have and iWARP or EFA has not,

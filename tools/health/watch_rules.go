@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,7 +39,7 @@ type tracked struct {
 // listObjects lists the objects of a device.
 func listObjects(dev netlinkrdma.Device) *tracked {
 	begun := time.Now()
-	qps, _ := netlinkrdma.QPs(dev, netlinkrdma.ListOptions{}) // the exporter says what cannot be read
+	qps, _ := netlinkrdma.QPs(dev, netlinkrdma.ListOptions{Driver: true}) // the exporter says what cannot be read
 	o := &tracked{broken: slices.DeleteFunc(qps, func(q netlinkrdma.QP) bool { return q.State != ib.QPErr })}
 	mrs, _ := netlinkrdma.MRs(dev)
 	for _, m := range mrs {
@@ -437,7 +438,7 @@ func (w *Watch) checkBroken(name string, d *pastDevice, broken []netlinkrdma.QP,
 			continue
 		}
 		if n++; n <= most {
-			f.see("QP %d of %s, %s, since %s", q.Num, w.m.owner(q.Owner), q.Type, when(since))
+			f.see("QP %d of %s, %s, since %s", q.Num, w.m.owner(q.Owner), cmp.Or(q.Subtype, q.Type.String()), when(since))
 		}
 	}
 	if n == 0 {

@@ -101,7 +101,7 @@ func New(o Options) *Collector {
 			counters: netlinkrdma.PortCounters,
 			standard: netlinkrdma.StandardCounters,
 			counts: func(dev netlinkrdma.Device) (netlinkrdma.ResourceCounts, error) {
-				return netlinkrdma.Resources(dev, netlinkrdma.ListOptions{})
+				return netlinkrdma.Resources(dev, withDrivers)
 			},
 			objects: listObjects,
 			sysfs:   os.DirFS("/sys"),

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 
@@ -61,14 +62,15 @@ func count[T any](o *owners, dev netlinkrdma.Device, typ string, list func(netli
 	return err
 }
 
+// withDrivers includes the QPs of drivers.
+var withDrivers = netlinkrdma.ListOptions{Driver: true}
+
 // listObjects counts the objects of a device. If some lists fail, the others are counted.
 func listObjects(dev netlinkrdma.Device, o *owners) error {
-	qps := func(dev netlinkrdma.Device) ([]netlinkrdma.QP, error) {
-		return netlinkrdma.QPs(dev, netlinkrdma.ListOptions{})
-	}
+	qps := func(dev netlinkrdma.Device) ([]netlinkrdma.QP, error) { return netlinkrdma.QPs(dev, withDrivers) }
 	return errors.Join(
 		count(o, dev, "qp", qps, func(q netlinkrdma.QP) netlinkrdma.Owner {
-			o.qps[qpKey{q.Type.String(), q.State.String()}]++
+			o.qps[qpKey{cmp.Or(q.Subtype, q.Type.String()), q.State.String()}]++
 			return q.Owner
 		}),
 		count(o, dev, "mr", netlinkrdma.MRs, func(m netlinkrdma.MR) netlinkrdma.Owner {

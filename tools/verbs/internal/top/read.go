@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -40,7 +41,7 @@ type host struct {
 	ports    func(netlinkrdma.Device) ([]netlinkrdma.Port, error)
 	counters func(netlinkrdma.Device, uint32) ([]netlinkrdma.Counter, error)
 	standard func(netlinkrdma.Device, uint32) ([]netlinkrdma.Counter, error)
-	qps      func(netlinkrdma.Device, netlinkrdma.ListOptions) ([]netlinkrdma.QP, error)
+	qps      func(netlinkrdma.Device) ([]netlinkrdma.QP, error)
 	mrs      func(netlinkrdma.Device) ([]netlinkrdma.MR, error)
 	qp       func(dev netlinkrdma.Device, port, qpn uint32) (netlinkrdma.QP, error)
 	bound    func(netlinkrdma.Device) ([]netlinkrdma.QPCounter, error)
@@ -59,7 +60,10 @@ type softDevice interface {
 func NewReader(devices []uverbs.DeviceInfo, only string) (*Reader, error) {
 	r := &Reader{only: only, host: host{
 		now: time.Now, devices: netlinkrdma.Devices, ports: netlinkrdma.Ports, counters: netlinkrdma.PortCounters, standard: netlinkrdma.StandardCounters,
-		qps: netlinkrdma.QPs, mrs: netlinkrdma.MRs, qp: netlinkrdma.QPByNum, bound: netlinkrdma.QPCounters, sysfs: os.DirFS("/sys"), proc: proc.System,
+		qps: func(dev netlinkrdma.Device) ([]netlinkrdma.QP, error) {
+			return netlinkrdma.QPs(dev, netlinkrdma.ListOptions{Driver: true})
+		},
+		mrs: netlinkrdma.MRs, qp: netlinkrdma.QPByNum, bound: netlinkrdma.QPCounters, sysfs: os.DirFS("/sys"), proc: proc.System,
 	}}
 	for _, i := range devices {
 		if !i.InProcess || only != "" && i.Name != only {
@@ -183,7 +187,7 @@ func (r *Reader) objects(devs []netlinkrdma.Device, fail func(string, error)) *O
 	}
 	for i := range devs {
 		d := &devs[i]
-		qps, err := r.host.qps(*d, netlinkrdma.ListOptions{})
+		qps, err := r.host.qps(*d)
 		fail("QPs of "+d.Name, err)
 		for i := range qps {
 			by := of(&qps[i].Owner)
@@ -205,7 +209,7 @@ func (r *Reader) objects(devs []netlinkrdma.Device, fail func(string, error)) *O
 
 // qpOf converts a QP, without its owner.
 func qpOf(d *netlinkrdma.Device, q *netlinkrdma.QP) QP {
-	return QP{Device: d.Name, Port: q.Port, Num: q.Num, Type: q.Type.String(), State: q.State.String(), Remote: q.RemoteNum, RQPSN: q.RQPSN, SQPSN: q.SQPSN}
+	return QP{Device: d.Name, Port: q.Port, Num: q.Num, Type: cmp.Or(q.Subtype, q.Type.String()), State: q.State.String(), Remote: q.RemoteNum, RQPSN: q.RQPSN, SQPSN: q.SQPSN}
 }
 
 // follow reads one QP and the counter that is bound to it.
@@ -214,7 +218,7 @@ func (r *Reader) follow(d netlinkrdma.Device, old *QP) (*QPDetail, error) {
 	q, err := r.host.qp(d, old.Port, old.Num)
 	if errors.Is(err, fs.ErrNotExist) { // also in state RESET, in which a QP has no port
 		var all []netlinkrdma.QP
-		all, err = r.host.qps(d, netlinkrdma.ListOptions{})
+		all, err = r.host.qps(d)
 		detail.Gone = err == nil
 		for i := range all {
 			if all[i].Num == old.Num {

@@ -408,7 +408,7 @@ func fakeHost(qps int) (*Reader, *[]string) {
 		standard: func(netlinkrdma.Device, uint32) ([]netlinkrdma.Counter, error) {
 			return nil, &netlinkrdma.FeatureError{Feature: "standard counters"}
 		},
-		qps: func(d netlinkrdma.Device, _ netlinkrdma.ListOptions) (all []netlinkrdma.QP, _ error) {
+		qps: func(d netlinkrdma.Device) (all []netlinkrdma.QP, _ error) {
 			asked = append(asked, "QPs of "+d.Name)
 			now = now.Add(10 * time.Millisecond)
 			if d.Name == "rxe0" {
