@@ -55,7 +55,7 @@ func (o ListOptions) attrs() []*rtAttr {
 // needs no privilege and has the objects of all users, but the keys of memory regions need
 // CAP_NET_ADMIN. A list is not a snapshot: the kernel produces it in parts, and objects that are
 // created or destroyed meanwhile may be missing. It has no QPs of type [ib.DriverQP] while the kernel
-// cannot describe one of them, as before Linux 7.2 a DCT that is not ready.
+// cannot describe one of them, as on some kernels before Linux 7.2 a DCT that is not ready.
 func QPs(dev Device, o ListOptions) ([]QP, error) { return system.qps(dev, o) }
 
 // QPByNum returns one queue pair, on the port that it uses. A QP in state RESET has no port and

@@ -181,7 +181,7 @@ func checkLists(t *testing.T, dev netlinkrdma.Device, s *side, hadPD, hadCQ map[
 	qp := own(t, qps, err, func(q netlinkrdma.QP) bool { return q.Num == s.qp.QPN() })
 	wantQP := netlinkrdma.QP{Num: s.qp.QPN(), Port: 1, Type: ib.RC, State: ib.QPInit, PD: pd.ID, Owner: qp.Owner}
 	if reliable == ib.SRD {
-		wantQP.Type, wantQP.Subtype = ib.DriverQP, "SRD"
+		wantQP.Type, wantQP.Subtype, wantQP.State, wantQP.SQPSN = ib.DriverQP, "SRD", ib.QPRTS, qp.SQPSN
 	}
 	if diff := cmp.Diff(wantQP, qp); diff != "" || !ownedByUs(qp.Owner) {
 		t.Errorf("QP of %+v: %s", qp.Owner, diff)

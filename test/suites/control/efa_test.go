@@ -9,6 +9,8 @@ import (
 
 	"github.com/goverbs/goverbs/test/internal/program"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // efaEnv is 1 in boots with the modelled EFA cards of test/efa.
@@ -67,6 +69,33 @@ func TestEFAVerbs(t *testing.T) {
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("nothing matches %q:\n%s", want, out)
+		}
+	}
+	qp := func() error {
+		dev, err := uverbs.Open("efa_0", uverbs.OpenOptions{})
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { dev.Close() })
+		pd, err := dev.AllocPD()
+		if err != nil {
+			return err
+		}
+		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 1})
+		if err == nil {
+			_, err = pd.CreateQP(uverbs.QPOptions{Type: ib.SRD, SendCQ: cq, RecvCQ: cq})
+		}
+		return err
+	}
+	if err := qp(); err != nil {
+		t.Fatal(err)
+	}
+	for command, want := range map[string]string{
+		"exporter --once":   `rdma_device_qps{device="efa_0",transport="SRD",state="RESET"} 1`,
+		"top --once --json": `"process":"control.test","qp_count":1,`,
+	} {
+		if out := verbs(strings.Fields(command)...); !strings.Contains(out, want) {
+			t.Errorf("%s does not print %q:\n%s", command, want, out)
 		}
 	}
 	out = verbs("doctor", "-v")
