@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,7 +78,7 @@ may have ports with device, driver and rate_gbps then, and nothing else.`,
 			}
 			var expected *health.Expectation
 			if expect != "" {
-				text, err := os.ReadFile(expect)
+				text, err := cmd.ReadFile(expect)
 				if err != nil {
 					return command.Usagef("--expect: %w", err)
 				}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -42,11 +41,11 @@ unreachable, or worse than the others. With --via it starts the servers itself, 
 }
 
 // readSecret returns the secret: the first line of a file, or that of the environment.
-func readSecret(file string) ([]byte, error) {
+func readSecret(cmd *command.Command, file string) ([]byte, error) {
 	secret, from := []byte(os.Getenv(secretEnv)), secretEnv
 	if file != "" {
 		var err error
-		if secret, err = os.ReadFile(file); err != nil {
+		if secret, err = cmd.ReadFile(file); err != nil {
 			return nil, fmt.Errorf("--secret-file: %w", err)
 		}
 		secret, _, _ = bytes.Cut(secret, []byte("\n"))
@@ -96,7 +95,7 @@ connection of standard input and output, listens nowhere, and ends when its inpu
 				return serveStdio(cmd, &s, server)
 			}
 			var err error
-			if server.Secret, err = readSecret(secretFile); err != nil {
+			if server.Secret, err = readSecret(cmd, secretFile); err != nil {
 				return err
 			}
 			return s.serve(cmd, server)
@@ -217,20 +216,16 @@ through a network. With others they change nothing.`,
 }
 
 // hosts returns the hosts of the command line and of the file.
-func (o *meshOptions) hosts(args []string) (all []mesh.Host, err error) {
+func (o *meshOptions) hosts(cmd *command.Command, args []string) (all []mesh.Host, err error) {
 	names := slices.Clone(args)
 	if o.file != "" {
-		b, err := os.ReadFile(o.file)
+		b, err := cmd.ReadFile(o.file)
 		if err != nil {
 			return nil, fmt.Errorf("--file: %w", err)
 		}
-		s := bufio.NewScanner(bytes.NewReader(b))
-		for s.Scan() {
-			line, _, _ := strings.Cut(s.Text(), "#")
+		for line := range strings.Lines(string(b)) {
+			line, _, _ := strings.Cut(line, "#")
 			names = append(names, strings.Fields(line)...)
-		}
-		if err := s.Err(); err != nil {
-			return nil, fmt.Errorf("--file: %w", err)
 		}
 	}
 	for _, name := range names {
@@ -319,11 +314,11 @@ func (o *meshOptions) do(cmd *command.Command, args []string) (err error) {
 	if err := o.check(cmd); err != nil {
 		return err
 	}
-	if r.Hosts, err = o.hosts(args); err != nil {
+	if r.Hosts, err = o.hosts(cmd, args); err != nil {
 		return err
 	}
 	if r.Via == nil {
-		if r.Secret, err = readSecret(o.secretFile); err != nil {
+		if r.Secret, err = readSecret(cmd, o.secretFile); err != nil {
 			return err
 		}
 	}

@@ -267,7 +267,7 @@ func (h *hintFlags) options() (*uverbs.DMAHOptions, error) {
 // run measures.
 func (o *perfOptions) run(cmd *command.Command, host string) error {
 	ctx, out, log := cmd.Context(), cmd.Out(), cmd.Err()
-	old, err := o.check(cmd.Flags().Changed, host)
+	old, err := o.check(cmd, host)
 	if err != nil {
 		return command.UsageError{Err: err}
 	}
@@ -332,7 +332,8 @@ func (o *perfOptions) untilStopped(ctx context.Context, finish func() bool, run 
 
 // check refuses impossible options before anything is opened. It returns the earlier
 // results to draw into the picture.
-func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot.Named, error) {
+func (o *perfOptions) check(cmd *command.Command, host string) ([]plot.Named, error) {
+	changed := cmd.Flags().Changed
 	if changed("duration") && o.config.Duration == 0 {
 		return nil, errors.New("--duration is 0s, allowed: more than 0")
 	}
@@ -379,11 +380,11 @@ func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot
 	if o.dataAddr != "" && (!o.perftest || host != "") {
 		return nil, fmt.Errorf("--data-addr is %s, allowed: only for the server of --perftest, which has no HOST", o.dataAddr)
 	}
-	return o.picture()
+	return o.picture(cmd)
 }
 
 // picture checks the files of --plot and --overlay.
-func (o *perfOptions) picture() ([]plot.Named, error) {
+func (o *perfOptions) picture(cmd *command.Command) ([]plot.Named, error) {
 	if o.plot == "" {
 		if len(o.over) > 0 {
 			return nil, errors.New("--overlay needs --plot, the file to draw into")
@@ -395,7 +396,7 @@ func (o *perfOptions) picture() ([]plot.Named, error) {
 		return nil, err
 	}
 	for _, name := range o.over {
-		r, err := readReport(name)
+		r, err := readReport(cmd, name)
 		if err != nil {
 			return nil, fmt.Errorf("--overlay: %w", err)
 		}

@@ -51,7 +51,7 @@ shows by its messages only.`,
 			}
 			var reports []plot.Named
 			for _, name := range args {
-				r, err := readReport(name)
+				r, err := readReport(cmd, name)
 				if err != nil {
 					return err
 				}
@@ -85,8 +85,8 @@ func checkPicture(flag, file string) error {
 }
 
 // readReport reads the file of a report.
-func readReport(name string) (*perf.Report, error) {
-	f, err := os.Open(name)
+func readReport(cmd *command.Command, name string) (*perf.Report, error) {
+	f, err := cmd.Open(name)
 	if err != nil {
 		return nil, err
 	}

@@ -108,7 +108,7 @@ func replayTop(cmd *command.Command, o top.Options, name string) error {
 			return command.Usagef("--%s is given with the record %s, allowed: without one", flag, peertext.Quote(name))
 		}
 	}
-	f, err := os.Open(name)
+	f, err := cmd.Open(name)
 	if err != nil {
 		infos, _ := uverbs.Devices() // the error says enough without them
 		if errors.Is(err, fs.ErrNotExist) && slices.ContainsFunc(infos, func(d uverbs.DeviceInfo) bool { return d.Name == name }) {

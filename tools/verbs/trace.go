@@ -122,7 +122,7 @@ func newTraceShow() *command.Command {
 			if err := out.check(); err != nil {
 				return err
 			}
-			f, err := os.Open(args[0])
+			f, err := cmd.Open(args[0])
 			if err != nil {
 				return err
 			}

@@ -2,14 +2,19 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -29,12 +34,48 @@ func listen(t *testing.T) net.Listener {
 // run executes the command line and returns what it prints.
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
+	return runUntil(t.Context(), args...)
+}
+
+// runUntil is run with a context.
+func runUntil(ctx context.Context, args ...string) (string, error) {
 	var out bytes.Buffer
 	root := newRoot()
 	root.Stdout = terminal.New(&out)
 	root.Stderr = terminal.New(&out)
-	err := root.Execute(t.Context(), args)
+	err := root.Execute(ctx, args)
 	return out.String(), err
+}
+
+// TestFiles: a command does not wait for the writer of a named pipe after an interrupt, and does not read a file
+// without an end.
+func TestFiles(t *testing.T) {
+	pipe, picture := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "a.svg")
+	testenv.Must(t, unix.Mkfifo(pipe, 0o600))
+	t.Cleanup(func() { // lets go of those that wait
+		f, err := os.OpenFile(pipe, os.O_RDWR, 0)
+		testenv.Must(t, err, f.Close())
+	})
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct{ args, endless string }{
+		{"top FILE", "line 1: it is longer than 67108864 bytes"},
+		{"trace show FILE", "line 1: it is longer than 16777216 bytes"},
+		{"perf plot FILE --output " + picture, "longer than 67108864 bytes"},
+		{"perf send-lat a --plot " + picture + " --overlay FILE", "longer than 67108864 bytes"},
+		{"doctor --expect FILE", "longer than 16777216 bytes"},
+		{"mesh run --file FILE", "longer than 16777216 bytes"},
+		{"mesh serve --secret-file FILE", "longer than 16777216 bytes"},
+		{"mesh run --secret-file FILE a b", "longer than 16777216 bytes"},
+	} {
+		args := func(file string) []string { return strings.Fields(strings.Replace(c.args, "FILE", file, 1)) }
+		if out, err := run(t, args("/dev/zero")...); err == nil || !strings.Contains(err.Error(), c.endless) {
+			t.Errorf("verbs %s of /dev/zero: %v, want %q\n%s", c.args, err, c.endless, out)
+		}
+		if out, err := runUntil(interrupted, args(pipe)...); !errors.Is(err, context.Canceled) {
+			t.Errorf("verbs %s of a named pipe: %v, want context.Canceled\n%s", c.args, err, out)
+		}
+	}
 }
 
 func TestOptions(t *testing.T) {

@@ -125,6 +125,8 @@ func (r *Record) Next() (*Reading, error) {
 	switch {
 	case r.lines.Scan():
 		return r.decode(r.lines.Bytes())
+	case r.lines.Err() == bufio.ErrTooLong:
+		return nil, r.errorf("it is longer than %d bytes", maxLine)
 	case r.lines.Err() != nil:
 		return nil, r.errorf("%w", r.lines.Err())
 	case r.line == 1:
