@@ -24,6 +24,7 @@ var version = "devel"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // the next signal ends a command that does not end by itself
 	err := newRoot().Execute(ctx, os.Args[1:])
 	if err != nil && !errors.As(err, new(programStatus)) {
 		fmt.Fprintf(terminal.Stderr, "verbs: %s\n", err)

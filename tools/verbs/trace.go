@@ -293,10 +293,11 @@ func runTrace(cmd *command.Command, args []string, pid int, record *recordFile, 
 }
 
 // passTermination passes the signal that ends this process on to the program. An interrupt from the
-// terminal reaches both.
+// terminal reaches both, and ends the program alone.
 func passTermination(pid int) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGTERM)
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 	go func() {
 		for range c {
 			syscall.Kill(pid, syscall.SIGTERM)

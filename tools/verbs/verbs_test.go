@@ -5,11 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -74,6 +78,36 @@ func TestFiles(t *testing.T) {
 		}
 		if out, err := runUntil(interrupted, args(pipe)...); !errors.Is(err, context.Canceled) {
 			t.Errorf("verbs %s of a named pipe: %v, want context.Canceled\n%s", c.args, err, out)
+		}
+	}
+}
+
+// TestSecondInterrupt ends a command that waits for the reader of a named pipe.
+func TestSecondInterrupt(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	testenv.Must(t, unix.Mkfifo(pipe, 0o600))
+	cmd := softCommand(t, fmt.Sprintf("127.0.0.1:%d", freeUDP(t)), "top", "--record", pipe)
+	testenv.Must(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	opens := func(task string) bool {
+		text, _ := os.ReadFile(filepath.Join(task, "syscall")) // a thread may have ended
+		return strings.HasPrefix(string(text), fmt.Sprint(unix.SYS_OPENAT, " "))
+	}
+	for waits := false; ; {
+		if tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", cmd.Process.Pid)); !waits && !slices.ContainsFunc(tasks, opens) {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		waits = true
+		cmd.Process.Signal(os.Interrupt)
+		select {
+		case err := <-ended:
+			if s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGINT {
+				t.Errorf("it ended with %v, want by SIGINT", err)
+			}
+			return
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
