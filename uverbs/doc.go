@@ -247,8 +247,9 @@
 //   - Tag matching (IBV_SRQT_TM, ibv_post_srq_ops) serves the rendezvous protocol of MPI libraries, and
 //     the device runs most of it. Without a device or a model of one it cannot be proven.
 //   - Segmentation of raw packets (ibv_wr_send_tso) serves TCP in user space.
-//   - Compressed completions, striding receive queues and signatures of mlx5, and the objects that its
-//     DEVX interface creates. Commands of DEVX that create none are there, see package uverbs/mlx5.
+//   - Padded completions and signatures of mlx5, and the objects that its DEVX interface creates. Commands
+//     of DEVX that create none are there, and striding receive queues, see package uverbs/mlx5.
+//   - What efa says of an MR (efadv_query_mr): numbers of the card's interconnects.
 //   - Queues in memory that the program gives to the kernel: the library maps or allocates them itself.
 //     Linux 7.2 takes the buffers of a CQ or QP as addresses or dma-bufs (UVERBS_ATTR_CREATE_CQ_BUF_UMEM)
 //     on mlx5, mlx4, efa and bnxt_re, and Linux 7.3 those of an SRQ, for queues that other devices write,

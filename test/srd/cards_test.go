@@ -133,6 +133,10 @@ func TestMany(t *testing.T) {
 	if n, err := a.cq.Poll(make([]uverbs.WC, 1)); n != 0 || err != nil {
 		t.Errorf("%d completions more, %v", n, err)
 	}
+	testenv.Must(t, b.qp.PostRecv(7, b.mr.SGE(0, 8)))
+	if sent, wc := a.one(t, a.to), b.poll(t, 1)[0]; sent.Err() != nil || wc.Err() != nil || wc.ID != 7 || wc.ByteLen != 0 {
+		t.Errorf("a message of no bytes completes as %+v and arrives as %+v", sent, wc)
+	}
 }
 
 // TestUD sends datagrams, of which the card loses some, until one has arrived.
@@ -365,6 +369,9 @@ func TestReset(t *testing.T) {
 			testenv.Must(t, a.qp.PostSend(a.to))
 		}
 		testenv.Must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
+		if err := a.qp.PostSend(a.to); err == nil || !strings.Contains(err.Error(), "is in RESET") {
+			t.Errorf("a send in RESET: %v", err)
+		}
 		testenv.Must(t, a.qp.ReadyUD(qkey))
 		if attr := value(a.qp.Query())(t); attr.State != ib.QPRTS || attr.QKey != qkey || attr.Caps != a.qp.Caps() {
 			t.Errorf("after the reset the QP is %+v", attr)

@@ -18,7 +18,7 @@ import (
 const casesFile = "test/suites/conformance/CASES.md"
 
 // packages are where the tests are that casesFile names, by their last name.
-var packages = []string{"test/suites/conformance", "test/suites/interop", "netlinkrdma", "uverbs", "cm", "cm/rdmacm", "test/srd"}
+var packages = []string{"test/suites/conformance", "test/suites/interop", "netlinkrdma", "uverbs", "cm", "cm/rdmacm", "test/srd", "test/suites/control"}
 
 // testName is a test's name, with that of its package unless that is conformance.
 var testName = regexp.MustCompile(`\b(?:[a-z]+\.)?Test[A-Z]\w*`)

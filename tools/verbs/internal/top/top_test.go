@@ -412,7 +412,7 @@ func fakeHost(qps int) (*Reader, *[]string) {
 			asked = append(asked, "QPs of "+d.Name)
 			now = now.Add(10 * time.Millisecond)
 			if d.Name == "rxe0" {
-				all = append(all, netlinkrdma.QP{Num: 1, Owner: netlinkrdma.Owner{Kernel: "ib_core"}})
+				all = append(all, netlinkrdma.QP{Num: 1, Type: ib.DriverQP, Subtype: "REG_UMR", Owner: netlinkrdma.Owner{Kernel: "ib_core"}})
 				for i := range uint32(qps) {
 					all = append(all, netlinkrdma.QP{Num: 17 + i, Port: 1, Type: ib.RC, State: ib.QPRTS, RemoteNum: 99, Owner: netlinkrdma.Owner{PID: 42}})
 				}
@@ -458,7 +458,7 @@ func TestReader(t *testing.T) {
 		Ports: []Port{{"rxe0", 3, 1, false, false, "ACTIVE", 2.5, "eth0", []Counter{{"sent_pkts", 7}}}},
 		Objects: &Objects{
 			Owners: []Owner{{0, "", "ib_core", "", 1, 0, 0}, {41, "prog", "", container, 2, 2, 8192}},
-			QPs:    []QP{{"rxe0", 0, 1, 0, "ib_core", "SMI", "RESET", 0, 0, 0}, qp, second},
+			QPs:    []QP{{"rxe0", 0, 1, 0, "ib_core", "REG_UMR", "RESET", 0, 0, 0}, qp, second},
 		},
 	}
 	if diff := cmp.Diff(want, v); diff != "" {
