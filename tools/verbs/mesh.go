@@ -223,7 +223,7 @@ func (o *meshOptions) hosts(cmd *command.Command, args []string) (all []mesh.Hos
 		if err != nil {
 			return nil, fmt.Errorf("--file: %w", err)
 		}
-		for line := range strings.Lines(string(b)) {
+		for _, line := range strings.Split(string(b), "\n") {
 			line, _, _ := strings.Cut(line, "#")
 			names = append(names, strings.Fields(line)...)
 		}

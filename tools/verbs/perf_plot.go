@@ -86,12 +86,11 @@ func checkPicture(flag, file string) error {
 
 // readReport reads the file of a report.
 func readReport(cmd *command.Command, name string) (*perf.Report, error) {
-	f, err := cmd.Open(name)
+	text, err := cmd.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	r, err := perf.ReadReport(f)
+	r, err := perf.ReadReport(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

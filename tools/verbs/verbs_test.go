@@ -67,10 +67,10 @@ func TestFiles(t *testing.T) {
 		{"trace show FILE", "line 1: it is longer than 16777216 bytes"},
 		{"perf plot FILE --output " + picture, "longer than 67108864 bytes"},
 		{"perf send-lat a --plot " + picture + " --overlay FILE", "longer than 67108864 bytes"},
-		{"doctor --expect FILE", "longer than 16777216 bytes"},
-		{"mesh run --file FILE", "longer than 16777216 bytes"},
-		{"mesh serve --secret-file FILE", "longer than 16777216 bytes"},
-		{"mesh run --secret-file FILE a b", "longer than 16777216 bytes"},
+		{"doctor --expect FILE", "longer than 67108864 bytes"},
+		{"mesh run --file FILE", "longer than 67108864 bytes"},
+		{"mesh serve --secret-file FILE", "longer than 67108864 bytes"},
+		{"mesh run --secret-file FILE a b", "longer than 67108864 bytes"},
 	} {
 		args := func(file string) []string { return strings.Fields(strings.Replace(c.args, "FILE", file, 1)) }
 		if out, err := run(t, args("/dev/zero")...); err == nil || !strings.Contains(err.Error(), c.endless) {

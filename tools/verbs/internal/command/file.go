@@ -7,33 +7,29 @@ import (
 	"os"
 )
 
-// maxFile is the maximum length of a file that ReadFile reads.
-const maxFile = 16 << 20
+// maxFile is the maximum length of a file that ReadFile reads, in bytes: twice that of the longest report of a test.
+const maxFile = 64 << 20
 
 // Open opens a file that the user names. The wait for the writer of a named pipe, and what is read of it, end with
 // the context.
 func (c *Command) Open(name string) (*os.File, error) {
-	type opened struct {
-		f   *os.File
-		err error
-	}
-	done := make(chan opened, 1)
+	var f *os.File
+	var err error
+	done := make(chan bool)
 	go func() {
-		f, err := os.Open(name)
-		done <- opened{f, err}
+		f, err = os.Open(name)
+		close(done)
 	}()
 	select {
-	case o := <-done:
-		if o.err == nil {
-			context.AfterFunc(c.ctx, func() { o.f.Close() })
-		}
-		return o.f, o.err
+	case <-done:
+		context.AfterFunc(c.ctx, func() { f.Close() })
+		return f, err
 	case <-c.ctx.Done():
 		return nil, fmt.Errorf("open %s: %w", name, context.Cause(c.ctx))
 	}
 }
 
-// ReadFile reads a file that the user names, of up to 16 MiB.
+// ReadFile reads a file that the user names, of up to 64 MiB.
 func (c *Command) ReadFile(name string) ([]byte, error) {
 	f, err := c.Open(name)
 	if err != nil {

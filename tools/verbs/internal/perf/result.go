@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/goverbs/goverbs/tools/internal/jsontext"
@@ -89,19 +88,9 @@ func share(cpu, took time.Duration) float64 {
 	return cpu.Seconds() / took.Seconds()
 }
 
-// maxReport is the maximum length of a report, in bytes: twice that of the longest one that a test makes.
-const maxReport = 64 << 20
-
 // ReadReport reads a report.
-func ReadReport(r io.Reader) (*Report, error) {
+func ReadReport(text []byte) (*Report, error) {
 	rep := &Report{}
-	text, err := io.ReadAll(io.LimitReader(r, maxReport+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxReport {
-		return nil, fmt.Errorf("not a report of verbs perf: it is longer than %d bytes", maxReport)
-	}
 	if err := json.Unmarshal(text, rep); err != nil {
 		return nil, fmt.Errorf("not a report of verbs perf: %w", jsontext.Explain(text, err))
 	}

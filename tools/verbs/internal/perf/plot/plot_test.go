@@ -326,7 +326,7 @@ func TestFigures(t *testing.T) {
 		"size of a result is 9223372036854775807, allowed: 1 to 2147483647": `{"metric":"bw"},"results":[{"size":9223372036854775807}]`,
 		"mib_per_s is 1.79":                                                 `{"metric":"bw"},"results":[{"size":2,"bandwidth":{"mib_per_s":1.7976931348623157e308}}]`,
 	} {
-		r, err := perf.ReadReport(strings.NewReader(`{"schema":1,"config":` + text + "}"))
+		r, err := perf.ReadReport([]byte(`{"schema":1,"config":` + text + "}"))
 		if err != nil {
 			t.Fatal(err)
 		}
