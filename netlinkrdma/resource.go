@@ -38,8 +38,8 @@ func ResourceLimits(dev Device) (ResourceCounts, error) {
 type ListOptions struct {
 	// Driver includes what only the driver knows: QPs of type [ib.DriverQP], such as QPs of programs for DC
 	// or SRD and the QP that mlx5 has for itself, and pools with a key that the kernel chose. "rdma resource
-	// show" has them with -dd. It needs no privilege. Kernels before 6.10 ignore it: they always list SRD, and
-	// no QPs for DC. Later ones list DCIs; DCTs are listed by some before 7.2, and the first one alone.
+	// show" has them with -dd. It needs no privilege. Kernels before 6.10 ignore it: some always list the QPs
+	// of programs, and none those of the driver. Of DCTs, some kernels before 7.2 list the first one.
 	Driver bool
 }
 
