@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
@@ -116,30 +115,6 @@ func TestEthernetAddr(t *testing.T) {
 	} {
 		if got, err := ethernetAddr(gid(t, group), 0); err != nil || got != want {
 			t.Errorf("%s: %x, %v; want %x", group, got, err, want)
-		}
-	}
-}
-
-// TestListed: what changed while it was listed is listed again, but not for ever.
-func TestListed(t *testing.T) {
-	other := errors.New("other")
-	for _, c := range []struct {
-		errs []error // of each time; the last stays
-		want error
-		asks int
-	}{
-		{[]error{nil}, nil, 1},
-		{[]error{netlink.ErrDumpInterrupted, nil}, nil, 2},
-		{[]error{netlink.ErrDumpInterrupted, other}, other, 2},
-		{[]error{netlink.ErrDumpInterrupted}, nil, 10},
-	} {
-		asks := 0
-		got, err := listed(func() ([]int, error) {
-			asks++
-			return []int{asks}, c.errs[min(asks, len(c.errs))-1]
-		})
-		if err != c.want || asks != c.asks || len(got) != 1 || got[0] != asks {
-			t.Errorf("of %v: %v, %v after %d", c.errs, got, err, asks)
 		}
 	}
 }

@@ -1,41 +1,38 @@
 package uverbs
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/internal/rtnetlink"
 )
 
 // hostRoute reads the route to a peer from the kernel. Fields that it cannot read stay empty, and
 // the GID table alone decides.
 func hostRoute(peer ib.GID) gidRoute {
 	var r gidRoute
-	links, linksErr := listed(netlink.LinkList)
+	links, linksErr := rtnetlink.Here.Links()
 	for _, l := range links {
-		if l.Attrs().Flags&net.FlagUp != 0 {
-			r.up = append(r.up, l.Attrs().Index)
+		if l.Flags&unix.IFF_UP != 0 {
+			r.up = append(r.up, l.Index)
 		}
-		if a, ok := ofMAC(l.Attrs().HardwareAddr); ok {
-			r.own = append(r.own, hostAddr{a, l.Attrs().Index})
+		if a, ok := ofMAC(l.HardwareAddr); ok {
+			r.own = append(r.own, hostAddr{a, l.Index})
 		}
 	}
 	to := peer.Addr()
-	addrs, err := listed(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := rtnetlink.Here.Addrs()
 	for _, a := range addrs {
-		own, ok := netip.AddrFromSlice(a.IP)
-		if !ok {
-			continue
-		}
-		own = own.Unmap()
-		r.own = append(r.own, hostAddr{own, a.LinkIndex})
-		if ones, bits := a.Mask.Size(); ones < bits && routed(peer) && netip.PrefixFrom(own, ones).Contains(to) {
+		own := a.Prefix.Addr()
+		r.own = append(r.own, hostAddr{own, a.Link})
+		if routed(peer) && !a.Prefix.IsSingleIP() && a.Prefix.Contains(to) {
 			r.near = append(r.near, own)
 		}
 	}
@@ -45,19 +42,15 @@ func hostRoute(peer ib.GID) gidRoute {
 	if !routed(peer) {
 		return r
 	}
-	routes, err := netlink.RouteGet(net.IP(to.AsSlice()))
-	if err != nil || len(routes) == 0 {
+	route, err := rtnetlink.Here.RouteTo(to, 0)
+	if err != nil {
 		return r
 	}
 	// The route to an address of this host uses the loopback interface, which has no GID. Then the
 	// subnets decide.
-	if source, ok := netip.AddrFromSlice(routes[0].Src); ok {
-		r.source = source.Unmap()
-	}
-	if link := routes[0].LinkIndex; slices.ContainsFunc(links, func(l netlink.Link) bool {
-		return l.Attrs().Index == link && l.Attrs().Flags&net.FlagLoopback == 0
-	}) {
-		r.link = link
+	r.source = route.Source
+	if slices.ContainsFunc(links, func(l rtnetlink.Link) bool { return l.Index == route.Link && l.Flags&unix.IFF_LOOPBACK == 0 }) {
+		r.link = route.Link
 	}
 	return r
 }
@@ -73,33 +66,27 @@ func ethernetAddr(gid ib.GID, netdev int) ([6]byte, error) {
 	fail := func(err error) ([6]byte, error) {
 		return [6]byte{}, fmt.Errorf("uverbs: Ethernet address of %s: %w", ip, err)
 	}
-	addrs, err := listed(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return fail(err)
-	}
+	addrs, addrsErr := rtnetlink.Here.Addrs()
 	for _, a := range addrs {
-		if own, ok := netip.AddrFromSlice(a.IP); ok && own.Unmap() == ip && (!ip.IsLinkLocalUnicast() || a.LinkIndex == netdev) {
-			link, err := netlink.LinkByIndex(a.LinkIndex)
+		if a.Prefix.Addr() == ip && (!ip.IsLinkLocalUnicast() || a.Link == netdev) {
+			link, err := rtnetlink.Here.Link(a.Link)
 			if err != nil {
 				return fail(err)
 			}
-			return hardwareAddr(ip, link.Attrs().HardwareAddr)
+			return hardwareAddr(ip, link.HardwareAddr)
 		}
 	}
-	hop := net.IP(ip.AsSlice())
-	if routes, err := netlink.RouteGetWithOptions(hop, &netlink.RouteGetOptions{OifIndex: netdev}); err == nil && len(routes) > 0 && routes[0].Gw != nil {
-		hop = routes[0].Gw
+	hop := ip
+	if route, err := rtnetlink.Here.RouteTo(ip, netdev); err == nil && route.Gateway.IsValid() {
+		hop = route.Gateway
 	}
-	neighbours, err := listed(func() ([]netlink.Neigh, error) { return netlink.NeighList(netdev, netlink.FAMILY_ALL) })
-	if err != nil {
-		return fail(err)
-	}
+	neighbours, err := rtnetlink.Here.Neighbours(netdev)
 	for _, n := range neighbours {
-		if n.IP.Equal(hop) && len(n.HardwareAddr) > 0 {
+		if n.IP == hop && len(n.HardwareAddr) > 0 {
 			return hardwareAddr(ip, n.HardwareAddr)
 		}
 	}
-	return fail(fmt.Errorf("%s is not in the neighbour table of interface %d: %w", hop, netdev, syscall.EHOSTUNREACH))
+	return fail(cmp.Or(addrsErr, err, fmt.Errorf("%s is not in the neighbour table of interface %d: %w", hop, netdev, syscall.EHOSTUNREACH)))
 }
 
 // hardwareAddr converts an Ethernet address, and fails if it does not have 6 bytes.
@@ -118,16 +105,4 @@ func multicastAddr(ip netip.Addr) [6]byte {
 	}
 	b := ip.As16()
 	return [6]byte{0x33, 0x33, b[12], b[13], b[14], b[15]}
-}
-
-// listed calls ask, which dumps a kernel table, again if the table changed during the dump: an
-// entry may be missing from the result then. After 10 attempts it returns the last result.
-func listed[T any](ask func() ([]T, error)) (all []T, err error) {
-	const tries = 10
-	for range tries {
-		if all, err = ask(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return all, err
-		}
-	}
-	return all, nil
 }

@@ -113,13 +113,14 @@ var mayImport = []struct {
 	{"netlinkrdma", []string{"netlinkrdma/internal", "uverbs/ib"}},
 	{"uverbs/internal/abi", nil},
 	{"uverbs/internal/kernel", []string{"mmio", "uverbs/internal/abi"}},
-	{"uverbs/internal/diag", []string{"netlinkrdma"}}, // plain facts, not uverbs
+	{"uverbs/internal/rtnetlink", nil},
+	{"uverbs/internal/diag", []string{"netlinkrdma", "uverbs/internal/rtnetlink"}}, // plain facts, not uverbs
 	{"uverbs/internal/hook", []string{"mmio", "mmio/mlx5", "uverbs/ib", "uverbs/internal/kernel"}},
 	{"uverbs/mlx5", []string{"mmio/mlx5", "uverbs", "uverbs/ib", "uverbs/internal"}},
 	{"uverbs/flow", []string{"uverbs/internal/abi", "uverbs/internal/kernel"}},
 	{"uverbs/internal/inproc", []string{"uverbs/ib", "uverbs/internal/kernel"}},
 	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
-	{"uverbs/soft", []string{"mmio", "uverbs/ib", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
+	{"uverbs/soft", []string{"mmio", "uverbs/ib", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/internal/rtnetlink", "uverbs/soft/gsi", "uverbs/soft/internal"}},
 	{"uverbs/trace", []string{"netlinkrdma", "uverbs", "uverbs/ib"}},
 	{"uverbs/replay", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/ib", "uverbs/internal", "uverbs/trace"}},
 	{"uverbs/umad/sa", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad", "uverbs/umad/mad"}},
@@ -233,11 +234,11 @@ func TestModules(t *testing.T) {
 // TestDependencies: the library stands on two modules, tests on two more. test/grpc, test/kubernetes,
 // test/release, test/s3sdk, test/valkey and test/websocket are modules of their own.
 func TestDependencies(t *testing.T) {
-	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink"}
+	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink/nl"} // not package netlink, see uverbs/internal/rtnetlink
 	for _, f := range files(t) {
 		allowed := library
 		if f.test() || f.pkg() == "cm/internal/streamtest" { // tests only
-			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp", "golang.org/x/net/nettest")
+			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp", "github.com/vishvananda/netlink", "golang.org/x/net/nettest")
 		}
 		if under(f.pkg(), "tools", "test/grpc", "test/kubernetes", "test/release", "test/s3sdk", "test/valkey", "test/websocket") {
 			continue

@@ -2,14 +2,14 @@ package soft
 
 import (
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/uverbs/internal/rtnetlink"
 )
 
 // linkWatch watches the network interface of a device. Its sockets belong to the network namespace of the
@@ -18,7 +18,7 @@ type linkWatch struct {
 	index   int
 	addr    netip.Addr
 	changes *os.File                            // rtnetlink's notifications
-	handle  *netlink.Handle                     // for queries
+	conn    rtnetlink.Conn                      // for queries
 	own     atomic.Pointer[map[netip.Addr]bool] // the addresses of all interfaces; nil until start
 	done    sync.WaitGroup
 }
@@ -35,7 +35,7 @@ func watchLink(index int, addr netip.Addr) *linkWatch {
 		Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR,
 	})
 	if err == nil {
-		w.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		w.conn, err = rtnetlink.Open()
 	}
 	if err != nil {
 		w.changes.Close()
@@ -64,7 +64,7 @@ func (w *linkWatch) start(report func(linkState), gone func()) {
 			switch {
 			case err == nil:
 				report(s)
-			case errors.As(err, new(netlink.LinkNotFoundError)):
+			case errors.Is(err, unix.ENODEV):
 				gone()
 				return
 			}
@@ -74,33 +74,18 @@ func (w *linkWatch) start(report func(linkState), gone func()) {
 
 // state returns the state of the network interface. It keeps the addresses of all interfaces.
 func (w *linkWatch) state() (linkState, error) {
-	link, err := w.handle.LinkByIndex(w.index)
+	link, err := w.conn.Link(w.index)
 	if err != nil {
 		return linkState{}, err
 	}
-	flags := link.Attrs().Flags
-	s := linkState{down: flags&net.FlagRunning == 0, disabled: flags&net.FlagUp == 0, noAddress: true, mtu: link.Attrs().MTU}
-	addrs, err := w.handle.AddrList(nil, netlink.FAMILY_ALL)
-	for errors.Is(err, netlink.ErrDumpInterrupted) {
-		addrs, err = w.handle.AddrList(nil, netlink.FAMILY_ALL)
-	}
+	s := linkState{down: link.Flags&unix.IFF_RUNNING == 0, disabled: link.Flags&unix.IFF_UP == 0, noAddress: true, mtu: link.MTU}
+	addrs, err := w.conn.Addrs() // each change during it has a notification, so that it is read again after an error
 	all := map[netip.Addr]bool{}
 	for _, a := range addrs {
-		if a.IPNet == nil {
-			continue
-		}
-		own, ok := netip.AddrFromSlice(a.IP)
-		if ok {
-			all[own.Unmap()] = true
-		}
-		if a.LinkIndex != w.index {
-			continue
-		}
-		if ok && own.Unmap() == w.addr.WithZone("") {
-			s.noAddress = false
-		}
+		own := a.Prefix.Addr()
+		all[own] = true
 		// All of 127.0.0.0/8 belongs to the loopback interface.
-		if w.addr.IsLoopback() && a.Contains(w.addr.AsSlice()) {
+		if a.Link == w.index && (own == w.addr.WithZone("") || w.addr.IsLoopback() && a.Prefix.Contains(w.addr)) {
 			s.noAddress = false
 		}
 	}
@@ -128,6 +113,6 @@ func (w *linkWatch) close() {
 	if w != nil {
 		w.changes.Close()
 		w.done.Wait()
-		w.handle.Close()
+		w.conn.Close()
 	}
 }

@@ -1,11 +1,9 @@
 package diag
 
 import (
-	"net"
-	"net/netip"
-
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/uverbs/internal/rtnetlink"
 )
 
 // interfaceOf reads the network interface of a GID, nil if there is none in this network namespace.
@@ -13,16 +11,16 @@ func (p *Path) interfaceOf(g *GIDEntry) *netif {
 	if g == nil || g.Netdev == 0 {
 		return nil
 	}
-	link, err := netlink.LinkByIndex(g.Netdev)
+	link, err := rtnetlink.Here.Link(g.Netdev)
 	if err != nil {
 		return nil
 	}
-	h := &netif{name: link.Attrs().Name, up: link.Attrs().Flags&net.FlagUp != 0}
-	addrs, _ := netlink.AddrList(link, netlink.FAMILY_ALL) // without an answer there are none
+	h := &netif{name: link.Name, up: link.Flags&unix.IFF_UP != 0}
+	addrs, _ := rtnetlink.Here.Addrs() // without an answer there are none
 	for _, a := range addrs {
-		ip, _ := netip.AddrFromSlice(a.IP)
-		ones, _ := a.Mask.Size()
-		h.addrs = append(h.addrs, netifAddr{netip.PrefixFrom(ip.Unmap(), ones), a.Flags&unix.IFA_F_TENTATIVE != 0})
+		if a.Link == g.Netdev {
+			h.addrs = append(h.addrs, netifAddr{a.Prefix, a.Flags&unix.IFA_F_TENTATIVE != 0})
+		}
 	}
 	return h
 }
@@ -30,18 +28,17 @@ func (p *Path) interfaceOf(g *GIDEntry) *netif {
 // readRoute asks the host for the route to the peer.
 func (p *Path) readRoute(h *netif) {
 	// Without the interface: with it, the kernel takes every IPv4 address to be on its network.
-	routes, err := netlink.RouteGet(p.To.AsSlice())
-	if err != nil || len(routes) == 0 || routes[0].LinkIndex != p.From.Netdev {
+	route, err := rtnetlink.Here.RouteTo(p.To, 0)
+	if err != nil || route.Link != p.From.Netdev {
 		h.nearer = p.onSubnet()
 		return
 	}
 	h.nextHop = p.To
-	if gw, ok := netip.AddrFromSlice(routes[0].Gw); ok {
-		h.nextHop = gw.Unmap()
+	if route.Gateway.IsValid() {
+		h.nextHop = route.Gateway
 	}
-	neighbours, _ := netlink.NeighList(p.From.Netdev, netlink.FAMILY_ALL)
+	neighbours, _ := rtnetlink.Here.Neighbours(p.From.Netdev)
 	for _, n := range neighbours {
-		ip, _ := netip.AddrFromSlice(n.IP)
-		h.silent = h.silent || ip.Unmap() == h.nextHop && n.State&(unix.NUD_INCOMPLETE|unix.NUD_FAILED) != 0
+		h.silent = h.silent || n.IP == h.nextHop && n.State&(unix.NUD_INCOMPLETE|unix.NUD_FAILED) != 0
 	}
 }
