@@ -17,7 +17,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
@@ -113,7 +113,7 @@ func liveMachine() *machine {
 		uverbsDev:  netlinkrdma.UverbsDev,
 		cmDev:      netlinkrdma.CMDev,
 		ports:      netlinkrdma.Ports,
-		netnsMode:  netlink.RdmaSystemGetNetnsMode,
+		netnsMode:  liveNetnsMode,
 		otherNetns: liveNetns,
 		probe:      probeDevice,
 		loopback:   loopback,
@@ -143,14 +143,31 @@ func liveNetdev(index int) (netdev, error) {
 		return netdev{}, err
 	}
 	n := netdev{Name: i.Name, MTU: i.MTU, Up: i.Flags&net.FlagUp != 0, Running: i.Flags&net.FlagRunning != 0}
-	if link, err := netlink.LinkByIndex(index); err == nil && link.Type() != "device" { // the kind is only shown
-		n.Kind = link.Type()
-	}
+	n.Kind, _ = linkKind(index) // only shown
 	addrs, err := i.Addrs()
 	for _, a := range addrs {
 		n.Addrs = append(n.Addrs, a.String())
 	}
 	return n, err
+}
+
+// linkKind returns the kernel's name of the kind of a virtual network interface, such as "veth". It
+// is empty for other interfaces.
+func linkKind(index int) (string, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	links, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil || len(links) == 0 || len(links[0]) < unix.SizeofIfInfomsg {
+		return "", err
+	}
+	attrs, err := nl.ParseRouteAttrAsMap(links[0][unix.SizeofIfInfomsg:])
+	if err != nil {
+		return "", err
+	}
+	info, err := nl.ParseRouteAttrAsMap(attrs[unix.IFLA_LINKINFO].Value)
+	return unix.ByteSliceToString(info[unix.IFLA_INFO_KIND].Value), err
 }
 
 // node is the file of a character device.

@@ -103,3 +103,9 @@ func (m *machine) lookElsewhere(f *Finding, name string) {
 		}
 	}
 }
+
+// liveNetnsMode returns the mode of network namespaces.
+func liveNetnsMode() (string, error) {
+	s, err := netlinkrdma.SystemSettings()
+	return s.NetNSMode.String(), err
+}

@@ -1,17 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
@@ -395,59 +400,102 @@ func eventName(t uverbs.EventType) string {
 
 // addresses begins to pass on changes of the network interfaces of RDMA ports.
 func (w *watch) addresses(ctx context.Context) error {
-	addrs, links := make(chan netlink.AddrUpdate), make(chan netlink.LinkUpdate)
-	failed := func(err error) { w.warn(ctx, fmt.Errorf("changes of addresses: %w", err)) }
-	if err := netlink.AddrSubscribeWithOptions(addrs, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: failed}); err != nil {
-		return fmt.Errorf("listen for changes of addresses: %w", err)
+	s, err := subscribe()
+	if err != nil {
+		return fmt.Errorf("listen for changes of network interfaces and addresses: %w", err)
 	}
-	if err := netlink.LinkSubscribeWithOptions(links, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: failed}); err != nil {
-		return fmt.Errorf("listen for changes of network interfaces: %w", err)
-	}
+	stop := context.AfterFunc(ctx, s.Close)
 	w.all.Go(func() {
-		up := map[int]bool{}
-		if all, err := netlink.LinkList(); err == nil {
-			for _, l := range all {
-				up[l.Attrs().Index] = isUp(l.Attrs().RawFlags)
-			}
-		}
-		for addrs != nil || links != nil {
-			select {
-			case <-ctx.Done(): // the channels are closed with the next change only
+		defer s.Close()
+		defer stop()
+		up := interfacesUp{}
+		up.look()
+		for {
+			msgs, from, err := s.Receive()
+			switch {
+			case ctx.Err() != nil:
 				return
-			case a, ok := <-addrs:
-				if !ok {
-					addrs = nil
-					continue
+			case err == nil && from.Pid != nl.PidKernel:
+				continue
+			case errors.Is(err, unix.ENOBUFS):
+				w.warn(ctx, errors.New("changes of network interfaces and addresses were lost: there were too many at once"))
+				for _, row := range up.look() {
+					w.netdev(ctx, row)
 				}
-				name := "ADDRESS_DELETED"
-				if a.NewAddr {
-					name = "ADDRESS_ADDED"
+			case err != nil:
+				w.warn(ctx, fmt.Errorf("changes of network interfaces and addresses: %w", err))
+				return
+			}
+			for i := range msgs {
+				if row, ok := up.event(&msgs[i]); ok {
+					w.netdev(ctx, row)
 				}
-				w.netdev(ctx, eventRow{Event: name, NetdevIndex: a.LinkIndex, Address: a.LinkAddress.String()})
-			case l, ok := <-links:
-				if !ok {
-					links = nil
-					continue
-				}
-				i := l.Attrs().Index
-				now := isUp(l.Attrs().RawFlags) && l.Header.Type != unix.RTM_DELLINK
-				if now == up[i] {
-					continue
-				}
-				up[i] = now
-				name := "NETDEV_DOWN"
-				if now {
-					name = "NETDEV_UP"
-				}
-				w.netdev(ctx, eventRow{Event: name, NetdevIndex: i, Netdev: l.Attrs().Name})
 			}
 		}
 	})
 	return nil
 }
 
-// isUp reports whether an interface can pass packets.
-func isUp(flags uint32) bool { return flags&unix.IFF_UP != 0 && flags&unix.IFF_RUNNING != 0 }
+// subscribe opens a socket for changes of network interfaces and their addresses.
+func subscribe() (*nl.NetlinkSocket, error) {
+	return nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+}
+
+// interfacesUp has the indexes of the network interfaces that can pass packets.
+type interfacesUp map[int]bool
+
+// look reads which they are, and returns the events of those that have changed. Without an answer,
+// the next change of each is an event.
+func (up interfacesUp) look() (rows []eventRow) {
+	all, _ := net.Interfaces()
+	for _, i := range all {
+		if row, ok := up.set(i.Index, i.Flags&net.FlagUp != 0 && i.Flags&net.FlagRunning != 0); ok {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// set returns the event of a network interface, and whether it has changed.
+func (up interfacesUp) set(index int, now bool) (row eventRow, ok bool) {
+	row = eventRow{Event: "NETDEV_DOWN", NetdevIndex: index}
+	if now {
+		row.Event = "NETDEV_UP"
+	}
+	ok = now != up[index]
+	up[index] = now
+	return row, ok
+}
+
+// event decodes a notification. It returns false for a change that has no event.
+func (up interfacesUp) event(m *syscall.NetlinkMessage) (row eventRow, ok bool) {
+	if len(m.Data) < unix.SizeofIfAddrmsg { // the smaller header
+		return row, false
+	}
+	index := int(binary.NativeEndian.Uint32(m.Data[4:])) // in both headers
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		if len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_UNSPEC { // others are about ports of bridges
+			return row, false
+		}
+		const running = unix.IFF_UP | unix.IFF_RUNNING
+		return up.set(index, m.Header.Type == unix.RTM_NEWLINK && binary.NativeEndian.Uint32(m.Data[8:])&running == running)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		row = eventRow{Event: "ADDRESS_ADDED", NetdevIndex: index}
+		if m.Header.Type == unix.RTM_DELADDR {
+			row.Event = "ADDRESS_DELETED"
+		}
+		attrs, err := nl.ParseRouteAttrAsMap(m.Data[unix.SizeofIfAddrmsg : len(m.Data)&^(unix.RTA_ALIGNTO-1)]) // it panics without the last padding
+		ip, bits := attrs[unix.IFA_ADDRESS].Value, int(m.Data[1])
+		if own := attrs[unix.IFA_LOCAL].Value; own != nil && !bytes.Equal(own, ip) { // ip belongs to a peer
+			ip, bits = own, 8*len(own)
+		}
+		addr, ok := netip.AddrFromSlice(ip)
+		row.Address = netip.PrefixFrom(addr, bits).String()
+		return row, ok && err == nil
+	}
+	return row, false
+}
 
 // netdev passes on an event of a network interface if it belongs to RDMA ports, with the first of them.
 func (w *watch) netdev(ctx context.Context, row eventRow) {
