@@ -154,7 +154,7 @@ func (c *config) hostSuites() []suite {
 		{name: "vmtest", doc: "the tests of vmrun that boot VMs", steps: []step{{dir: "tools/vmrun", host: words("go test -count=1 -timeout 20m -run VM .")}}},
 		{name: "benchonce", doc: "every Go benchmark once", steps: []step{{host: words("go test -run ^$ -bench . -benchtime 1x ./mmio/... ./uverbs/...")}}},
 		{name: "size", doc: "the sizes of the static programs", steps: []step{
-			{name: "verbs", needs: []string{"verbs"}, host: shell(checkSize, ".build/"+c.arch+"/verbs", "11100000")},
+			{name: "verbs", needs: []string{"verbs"}, host: shell(checkSize, ".build/"+c.arch+"/verbs", "11000000")},
 			{name: "conformance", needs: []string{"conformance"}, host: shell(checkSize, ".build/"+c.arch+"/conformance", "15000000")},
 		}},
 		{
