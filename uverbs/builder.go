@@ -420,7 +420,7 @@ func (b *SendBuilder) post() error {
 		return err
 	}
 	for _, bound := range b.binds {
-		if mw, ok := q.dev.target(bound.mw).(*MW); ok {
+		if mw, ok := q.dev.targets.get(bound.mw).(*MW); ok {
 			mw.setRKey(bound.rkey)
 			q.bound.Store(true)
 		}

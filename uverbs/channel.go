@@ -258,7 +258,7 @@ func (c *CompChannel) eventCQ(n int) (*CQ, error) {
 	if n != eventSize {
 		return nil, fmt.Errorf("event of %d bytes instead of %d: %w", n, eventSize, io.ErrUnexpectedEOF)
 	}
-	cq, _ := c.dev.target(binary.NativeEndian.Uint64(c.event[:])).(*CQ)
+	cq, _ := c.dev.targets.get(binary.NativeEndian.Uint64(c.event[:])).(*CQ)
 	return cq, nil
 }
 

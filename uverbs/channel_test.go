@@ -51,7 +51,7 @@ func newTestChannel(tb testing.TB, hold time.Duration) *testChannel {
 	})
 	for i := range c.cq[1:] {
 		c.cq[i+1] = &CQ{}
-		if got := dev.addTarget(c.cq[i+1]); got != uint64(i+1) {
+		if got := dev.targets.add(c.cq[i+1]); got != uint64(i+1) {
 			tb.Fatalf("handle %d of CQ %d", got, i+1)
 		}
 	}
@@ -118,7 +118,7 @@ func TestWait(t *testing.T) {
 // TestWaitUnknown: events of CQs that are not there any more, or never were, are skipped.
 func TestWaitUnknown(t *testing.T) {
 	eachHold(t, func(t *testing.T, c *testChannel) {
-		c.dev.dropTarget(2)
+		c.dev.targets.drop(2)
 		c.raise(t, 2, 0, math.MaxUint64, 3)
 		c.expect(t, context.Background(), 3)
 		c.raise(t, 4, 4)

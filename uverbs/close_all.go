@@ -6,33 +6,6 @@ import (
 	"time"
 )
 
-// markCreated adds a new object to those that [Device.CloseAll] closes. It returns nil.
-func (o *object) markCreated(self io.Closer) error {
-	d := o.dev
-	d.tree.Lock()
-	defer d.tree.Unlock()
-	d.creating--
-	o.self, o.older = self, d.newest
-	if d.newest != nil {
-		d.newest.newer = o
-	}
-	d.newest = o
-	return nil
-}
-
-// remove undoes markCreated. The caller holds dev.tree.
-func (o *object) remove() {
-	if o.older != nil {
-		o.older.newer = o.newer
-	}
-	if o.newer != nil {
-		o.newer.older = o.older
-	} else if o.dev.newest == o {
-		o.dev.newest = o.older
-	}
-	o.older, o.newer = nil, nil
-}
-
 // CloseAll closes every object of the device, each before the objects that it uses, and then the
 // device. It waits for objects that are being created. Until it returns, creating an object fails
 // with [os.ErrClosed].

@@ -44,13 +44,19 @@ func pathFromEnv() (abiPath, error) {
 // concurrent use.
 type commands struct {
 	*kernel.Conn
-	device string // for errors
-	driver driver
+	device string        // for errors
+	driver namedDriver   // likewise
 	inproc inproc.Device // nil for a device of the kernel
 }
 
+// namedDriver is what an error says of a driver: see [driver].
+type namedDriver interface {
+	name() string
+	refusal() string
+}
+
 // newCommands returns the commands of an open device.
-func newCommands(dev kernel.Device, path abiPath, device string, drv driver) *commands {
+func newCommands(dev kernel.Device, path abiPath, device string, drv namedDriver) *commands {
 	return &commands{Conn: kernel.NewConn(dev, path, device), device: device, driver: drv}
 }
 
@@ -153,6 +159,17 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 		err.Hint = (&diag.Registration{Errno: errno}).Hint()
 	case errno == syscall.EIO && hint == "":
 		err.Hint = "the device has been removed"
+	}
+	return err
+}
+
+// failSince is fail for a method without a legacy command. If the kernel does not know the method,
+// the FeatureError has the version since. It does not if RDMAABI=write rules out the ioctl.
+func (c *commands) failSince(verb string, errno syscall.Errno, hint string, since Version) error {
+	err := c.fail(verb, errno, hint)
+	var f *FeatureError
+	if absent(errno) && c.Path() != pathWrite && errors.As(err, &f) {
+		f.Since = since
 	}
 	return err
 }
@@ -266,11 +283,6 @@ func (c *commands) missing(verb string, err *Error, running Version) *FeatureErr
 		f.Since = known.since
 	}
 	return f
-}
-
-// noFeature is the error of a driver without a feature.
-func noFeature(d *Device, name string) error {
-	return &FeatureError{Feature: name, Driver: d.driver.name()}
 }
 
 // le32 and le64 read the little-endian words of a response buffer.

@@ -106,17 +106,17 @@ func (d *Device) createCQ(o CQOptions) (*CQ, error) {
 	if o.Channel != nil {
 		o.Channel.addCQ(cq)
 	}
-	d.targetCreated(cq.cookie, cq)
+	d.targets.created(cq.cookie, cq)
 	return cq, cq.markCreated(cq)
 }
 
 // create asks the kernel for the CQ and maps its ring.
 func (c *CQ) create(o CQOptions) (err error) {
 	d := c.dev
-	c.cookie = d.reserveTarget()
+	c.cookie = d.targets.reserve()
 	defer func() {
 		if err != nil {
-			d.dropTarget(c.cookie)
+			d.targets.drop(c.cookie)
 		}
 	}()
 	u, err := d.driver.prepareCQ(c, &o)
@@ -394,7 +394,7 @@ func (c *CQ) Close() error {
 		if err := c.destroyKernel(); err != nil {
 			return err
 		}
-		c.dev.dropTarget(c.cookie)
+		c.dev.targets.drop(c.cookie)
 		return nil
 	}, func() error { return c.dev.driver.freeCQ(c) })
 	if c.ownsCh && c.closed.Load() {

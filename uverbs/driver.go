@@ -171,7 +171,7 @@ func (baseDriver) queueOf(*QP, WC) diag.Queue              { return diag.SendQue
 func (baseDriver) unsupportedModify(*Device, ib.QPState, QPAttrMask) error { return nil }
 
 func (baseDriver) prepareResize(c *CQ, _ *int) (udata, bool, error) {
-	return udata{}, false, &FeatureError{Feature: "RESIZE_CQ", Driver: c.dev.driver.name()}
+	return udata{}, false, noFeature(c.dev, "RESIZE_CQ")
 }
 
 func (baseDriver) remapCQ(*CQ, int, udata) (*mmio.Region, error) { return nil, errKind }
@@ -219,6 +219,11 @@ func driverOf(id netlinkrdma.DriverID) driver {
 		}
 	}
 	return nil
+}
+
+// noFeature is the error of a driver without a feature.
+func noFeature(d *Device, name string) error {
+	return &FeatureError{Feature: name, Driver: d.driver.name()}
 }
 
 // driverNames lists the names of the supported drivers.

@@ -194,7 +194,7 @@ func (mlx5Driver) openContext(d *Device, u udata) error {
 	}
 	m := &mlx5Context{Context: c, dev: d}
 	m.part.DEVX, m.part.ClockThere = d.imported || mlx5.AsksDEVX(u.in), c.ClockInfo
-	m.uars.dev = d
+	m.uars.cmd = d.cmd
 	if err := m.uars.open(&c); err != nil {
 		return err
 	}

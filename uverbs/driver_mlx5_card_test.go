@@ -75,13 +75,14 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	d.object.dev, d.object.kind = d, "Device"
 	d.attr.PhysPortCount = 1
 	d.setLinkLayer(ib.LinkLayerInfiniBand)
-	m.dev, m.uars.dev = d, d
+	m.dev = d
 	uar := region(4096)
 	m.uars.doorbell = &mlx5UAR{region: uar, object: true, id: 7}
 	reg := value(mlx5.NewRegister(uar.Bytes(), 0, 512, false))(t)
 	m.uars.plain = &mlx5Register{Register: reg, uar: m.uars.doorbell.id}
 	c := &card{t: t, dev: d, mem: region(4096).Bytes(), n: cardCQEs}
 	d.cmd = newCommands(c, pathAuto, "mlx5_0", d.driver)
+	m.uars.cmd = d.cmd
 
 	c.cq = &CQ{kind: kindMlx5}
 	c.cq.dev, c.cq.object.kind = d, "CQ"

@@ -32,7 +32,7 @@ type mlx5Register struct {
 // and for thread domains. Without them the kernel allocates some at the start and selects one for
 // each QP.
 type mlx5UARs struct {
-	dev     *Device
+	cmd     *commands
 	bf      uint32 // size of a register, or 0
 	perPage int    // UARs on a page
 
@@ -65,7 +65,7 @@ func (u *mlx5UARs) open(c *mlx5.Context) (err error) {
 	if c.Static.Pages > 0 {
 		u.static = &c.Static
 		for i := range c.Static.Pages {
-			region, err := u.dev.mapPage(c.Static.Offset(i, os.Getpagesize()))
+			region, err := u.registers(c.Static.Offset(i, os.Getpagesize()), os.Getpagesize())
 			if err != nil {
 				return err
 			}
@@ -114,7 +114,6 @@ func uarRefused(err error) syscall.Errno {
 
 // alloc allocates a page as an object.
 func (u *mlx5UARs) alloc(typ uint64) (*mlx5UAR, error) {
-	d := u.dev
 	cmd := newIoctl(mlx5.ObjectUAR, mlx5.MethodUARAlloc)
 	defer cmd.done()
 	handle := cmd.newObj(mlx5.AttrUARHandle)
@@ -123,13 +122,13 @@ func (u *mlx5UARs) alloc(typ uint64) (*mlx5UAR, error) {
 	cmd.out(mlx5.AttrUARMapOffset, offset)
 	cmd.out(mlx5.AttrUARMapLength, length)
 	cmd.out(mlx5.AttrUARPageID, id)
-	if errno := d.cmd.ioctl(cmd); errno != 0 {
-		return nil, d.cmd.fail("ALLOC_UAR", errno, uarHint(errno))
+	if errno := u.cmd.ioctl(cmd); errno != 0 {
+		return nil, u.cmd.fail("ALLOC_UAR", errno, uarHint(errno))
 	}
 	p := &mlx5UAR{object: true, handle: uint32(handle.Data), id: le32(id)}
 	var err error
-	if p.region, err = d.cmd.Map(le64(offset), int(le32(length))); err != nil {
-		return nil, errors.Join(fmt.Errorf("uverbs: %s: map registers: %w", d.Name(), err), u.free(p))
+	if p.region, err = u.registers(le64(offset), int(le32(length))); err != nil {
+		return nil, errors.Join(err, u.free(p))
 	}
 	u.pages = append(u.pages, p)
 	return p, nil
@@ -141,8 +140,8 @@ func (u *mlx5UARs) free(p *mlx5UAR) error {
 	if !p.object {
 		return err
 	}
-	errno := u.dev.cmd.destroy(mlx5.ObjectUAR, mlx5.MethodUARDestroy, mlx5.AttrUARDestroy, p.handle)
-	return errors.Join(err, u.dev.cmd.fail("FREE_UAR", errno, ""))
+	errno := u.cmd.destroy(mlx5.ObjectUAR, mlx5.MethodUARDestroy, mlx5.AttrUARDestroy, p.handle)
+	return errors.Join(err, u.cmd.fail("FREE_UAR", errno, ""))
 }
 
 // close frees all pages.
@@ -322,11 +321,11 @@ func (u *mlx5UARs) own() (*mlx5Register, error) {
 	return r, nil
 }
 
-// mapPage maps one page of the device's file.
-func (d *Device) mapPage(offset uint64) (*mmio.Region, error) {
-	r, err := d.cmd.Map(offset, os.Getpagesize())
+// registers maps registers of the device's file.
+func (u *mlx5UARs) registers(offset uint64, length int) (*mmio.Region, error) {
+	r, err := u.cmd.Map(offset, length)
 	if err != nil {
-		return nil, fmt.Errorf("uverbs: %s: map registers: %w", d.Name(), err)
+		return nil, fmt.Errorf("uverbs: %s: map registers: %w", u.cmd.device, err)
 	}
 	return r, nil
 }

@@ -23,7 +23,7 @@ func fakeUARs(t *testing.T, perPage int, blueFlame uint32) (*mlx5UARs, *fakeKern
 	if perPage == 1 {
 		k.uarPage = os.Getpagesize()
 	}
-	u := &mlx5UARs{dev: d}
+	u := &mlx5UARs{cmd: d.cmd}
 	must(t, u.open(&mlx5.Context{BlueFlame: blueFlame, UARsPerPage: perPage}))
 	t.Cleanup(func() {
 		must(t, u.close(), d.Close())

@@ -188,7 +188,7 @@ func (d *Device) event(t EventType, element uint64) (ev Event, ok bool) {
 	ev = Event{Type: t}
 	switch t {
 	case EventCQErr:
-		ev.CQ, ok = d.target(element).(*CQ)
+		ev.CQ, ok = d.targets.get(element).(*CQ)
 		if now := int64(time.Since(started)); ok {
 			last := ev.CQ.overrun.Load()
 			if ok = last == 0 || now-last >= int64(overrunPause); ok {
@@ -196,13 +196,13 @@ func (d *Device) event(t EventType, element uint64) (ev Event, ok bool) {
 			}
 		}
 	case EventQPFatal, EventQPReqErr, EventQPAccessErr, EventCommEst, EventSQDrained, EventPathMig, EventPathMigErr, EventQPLastWQEReached:
-		if ev.QP, ok = d.target(element).(*QP); ok && (t == EventQPFatal || t == EventQPReqErr || t == EventQPAccessErr) {
+		if ev.QP, ok = d.targets.get(element).(*QP); ok && (t == EventQPFatal || t == EventQPReqErr || t == EventQPAccessErr) {
 			ev.QP.SetErrCause(eventCause(t.String()))
 		}
 	case EventSRQErr, EventSRQLimitReached:
-		ev.SRQ, ok = d.target(element).(*SRQ)
+		ev.SRQ, ok = d.targets.get(element).(*SRQ)
 	case EventWQFatal:
-		if ev.WQ, ok = d.target(element).(*WQ); ok {
+		if ev.WQ, ok = d.targets.get(element).(*WQ); ok {
 			ev.WQ.failed()
 		}
 	case EventPortActive, EventPortErr, EventLIDChange, EventPKeyChange, EventSMChange, EventClientReregister, EventGIDChange, EventDeviceSpeedChange:

@@ -24,7 +24,7 @@ func FuzzEvents(f *testing.F) {
 		ch := value(d.CreateCompChannel())(t)
 		cq := value(d.CreateCQ(CQOptions{Size: 1, Channel: ch}))(t)
 		qp, srq, wq := &QP{}, &SRQ{}, &WQ{}
-		objects := map[uint64]any{cq.cookie: cq, d.addTarget(qp): qp, d.addTarget(srq): srq, d.addTarget(wq): wq}
+		objects := map[uint64]any{cq.cookie: cq, d.targets.add(qp): qp, d.targets.add(srq): srq, d.targets.add(wq): wq}
 
 		_, err := k.async.Write(events)
 		must(t, err, k.async.Close())

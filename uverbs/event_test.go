@@ -40,7 +40,7 @@ func waitEvent(t testing.TB, d *Device) (Event, error) {
 func TestEventOf(t *testing.T) {
 	d := bareDevice("rxe0")
 	cq, qp, wq := &CQ{}, &QP{}, &WQ{}
-	cqHandle, qpHandle, wqHandle := d.addTarget(cq), d.addTarget(qp), d.addTarget(wq)
+	cqHandle, qpHandle, wqHandle := d.targets.add(cq), d.targets.add(qp), d.targets.add(wq)
 	for typ := range EventDeviceSpeedChange + 2 {
 		name := typ.String()
 		if known := typ <= EventDeviceSpeedChange; known == strings.HasPrefix(name, "event type ") || name == "" {
@@ -81,11 +81,11 @@ func TestEventOf(t *testing.T) {
 	if _, ok := d.event(EventCQErr, cqHandle); !ok {
 		t.Errorf("EventCQErr is not repeated after %v", overrunPause)
 	}
-	d.dropTarget(cqHandle)
+	d.targets.drop(cqHandle)
 	if got, ok := d.event(EventCQErr, cqHandle); ok {
 		t.Errorf("event of a CQ that is dropped: %+v", got)
 	}
-	if h := d.addTarget(cq); h == cqHandle || h == qpHandle || h == 0 {
+	if h := d.targets.add(cq); h == cqHandle || h == qpHandle || h == 0 {
 		t.Errorf("handle %d is used again", h)
 	}
 }
@@ -247,7 +247,7 @@ func TestTargetCreated(t *testing.T) {
 		}
 	})
 	awaitDir(dir, true)
-	if qp, ok := f.dev.target(next).(*QP); !ok || qp.QPN() == 0 {
+	if qp, ok := f.dev.targets.get(next).(*QP); !ok || qp.QPN() == 0 {
 		t.Errorf("an event for object %d has a queue pair: %v, or one without a number", next, ok)
 	}
 	must(t, os.Remove(dir))

@@ -76,6 +76,7 @@ func NewFirmware(t *testing.T, typ ib.QPType) (*Firmware, *QP) {
 	c := newMlx5Card(t, true, false, 64)
 	f := &Firmware{t: t, LAG: 1, Caps: map[int]byte{0x151 / 8: 0x60, 0x278 / 8: 0x82, 0x122 / 8: 0x20}}
 	c.dev.cmd = newCommands(f, pathAuto, "mlx5_0", c.dev.driver)
+	c.dev.mlx5.uars.cmd = c.dev.cmd
 	c.dev.mlx5.part.DEVX = true
 	c.qp.typ = typ
 	return f, c.qp

@@ -95,7 +95,7 @@ func TestImportContext(t *testing.T) {
 	if d.vectors != 2 || d.async == nil {
 		t.Errorf("%d vectors, asynchronous events %v", d.vectors, d.async)
 	}
-	handle := d.addTarget(nil)
+	handle := d.targets.add(nil)
 	if handle < 1<<20 {
 		t.Errorf("the first object has the number %d, which objects of other processes have, too", handle)
 	}

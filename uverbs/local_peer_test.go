@@ -13,8 +13,8 @@ func TestQPsHere(t *testing.T) {
 		d := &Device{}
 		q := &QP{qpn: qpn}
 		q.dev = d
-		d.addTarget(q)
-		d.addTarget(&QP{qpn: qpn + 1})
+		d.targets.add(q)
+		d.targets.add(&QP{qpn: qpn + 1})
 		d.addOpened()
 		return d
 	}
@@ -46,7 +46,7 @@ func TestFindPeer(t *testing.T) {
 	a, b, other := &QP{qpn: 0x101}, &QP{qpn: 0x102}, &QP{qpn: 0x103}
 	for _, q := range []*QP{a, b, other} {
 		q.dev = d
-		d.addTarget(q)
+		d.targets.add(q)
 	}
 	d.addOpened()
 	t.Cleanup(d.removeOpened)

@@ -56,6 +56,21 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 	return mr, mr.markCreated(mr)
 }
 
+// checkDataDirect returns an error if options exclude DataDirect.
+func (o *MROptions) checkDataDirect(op string, iova uint64) error {
+	page := uint64(os.Getpagesize())
+	switch {
+	case !o.DataDirect:
+	case o.DMAH != nil:
+		return argErr(op, "DMAH", "set", "nil with DataDirect")
+	case iova%page != 0 && o.IOVA != nil:
+		return argErr(op, "IOVA", iova, "multiples of a page's %d bytes, with DataDirect", page)
+	case iova%page != 0:
+		return argErr(op, "Offset", o.Offset, "multiples of a page's %d bytes, with DataDirect", page)
+	}
+	return nil
+}
+
 // registerFile registers the dma-buf of a file.
 func (m *MR) registerFile(p *PD, s *region, h *DMAH, f *os.File) error {
 	raw, err := f.SyscallConn()

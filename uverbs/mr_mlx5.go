@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
@@ -13,21 +12,6 @@ import (
 
 // dataDirectSince is the first kernel with [MROptions].DataDirect.
 var dataDirectSince = Version{6, 12}
-
-// checkDataDirect returns an error if options exclude DataDirect.
-func (o *MROptions) checkDataDirect(op string, iova uint64) error {
-	page := uint64(os.Getpagesize())
-	switch {
-	case !o.DataDirect:
-	case o.DMAH != nil:
-		return argErr(op, "DMAH", "set", "nil with DataDirect")
-	case iova%page != 0 && o.IOVA != nil:
-		return argErr(op, "IOVA", iova, "multiples of a page's %d bytes, with DataDirect", page)
-	case iova%page != 0:
-		return argErr(op, "Offset", o.Offset, "multiples of a page's %d bytes, with DataDirect", page)
-	}
-	return nil
-}
 
 // addDataDirect adds the option DataDirect to REG_DMABUF_MR.
 func (d *Device) addDataDirect(cmd *ioctlCommand) error {

@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"errors"
 	"fmt"
 	"syscall"
 
@@ -42,17 +41,6 @@ func (d *Device) queryMR(handle uint32) (MRAttr, syscall.Errno) {
 		return MRAttr{}, errno
 	}
 	return MRAttr{LKey: le32(lkey[:]), RKey: le32(rkey[:]), Length: le64(length[:]), IOVA: le64(iova[:])}, 0
-}
-
-// failSince is fail for a method without a legacy command. If the kernel does not know the method,
-// the FeatureError has the version since. It does not if RDMAABI=write rules out the ioctl.
-func (c *commands) failSince(verb string, errno syscall.Errno, hint string, since Version) error {
-	err := c.fail(verb, errno, hint)
-	var f *FeatureError
-	if absent(errno) && c.Path() != pathWrite && errors.As(err, &f) {
-		f.Since = since
-	}
-	return err
 }
 
 // Advice is an argument of [PD.AdviseMR] (enum ib_uverbs_advise_mr_advice,

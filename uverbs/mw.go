@@ -60,7 +60,7 @@ func (p *PD) AllocMW(typ MWType) (*MW, error) {
 	}
 	mw.handle = resp.MWHandle
 	mw.setRKey(resp.RKey)
-	mw.number = p.dev.addTarget(mw)
+	mw.number = p.dev.targets.add(mw)
 	return mw, mw.markCreated(mw)
 }
 
@@ -129,7 +129,7 @@ func (w *MW) Close() error {
 			errno = w.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEALLOC_MW, bytesOf(req), nil, udata{})
 		}
 		if errno == 0 {
-			w.dev.dropTarget(w.number)
+			w.dev.targets.drop(w.number)
 		}
 		return w.dev.cmd.fail(w.destroy, errno, "")
 	}, nil)

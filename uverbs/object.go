@@ -192,6 +192,33 @@ func (o *object) removeParents() {
 	o.parents = nil
 }
 
+// markCreated adds a new object to those that [Device.CloseAll] closes. It returns nil.
+func (o *object) markCreated(self io.Closer) error {
+	d := o.dev
+	d.tree.Lock()
+	defer d.tree.Unlock()
+	d.creating--
+	o.self, o.older = self, d.newest
+	if d.newest != nil {
+		d.newest.newer = o
+	}
+	d.newest = o
+	return nil
+}
+
+// remove undoes markCreated. The caller holds dev.tree.
+func (o *object) remove() {
+	if o.older != nil {
+		o.older.newer = o.newer
+	}
+	if o.newer != nil {
+		o.newer.older = o.older
+	} else if o.dev.newest == o {
+		o.dev.newest = o.older
+	}
+	o.older, o.newer = nil, nil
+}
+
 // close closes the object, unless it is closed already or still used. It waits for the commands that
 // run, and those that begin meanwhile fail. Then it calls end to destroy the object; if end fails, the
 // object stays open. At last it calls free, which may be nil, to free memory. The object is already

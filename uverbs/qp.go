@@ -201,7 +201,7 @@ func (q *QP) Close() error {
 			q.receiving.Unlock()
 			return err
 		}
-		q.dev.dropTarget(q.cookie)
+		q.dev.targets.drop(q.cookie)
 		var few [2]*CQ
 		for _, cq := range q.cqs(few[:0]) {
 			cq.qps.Delete(q.QPN(), q)

@@ -125,7 +125,7 @@ func TestResetDropsBatch(t *testing.T) {
 		mw := &MW{typ: MWType2}
 		mw.dev, mw.object.kind = c.dev, "MW"
 		mw.setRKey(0x100)
-		mw.number = c.dev.addTarget(mw)
+		mw.number = c.dev.targets.add(mw)
 		mr := &MR{lkey: cardKey, mem: region{access: AccessMWBind}}
 		mr.dev = c.dev
 		c.qp.ops[WRBindMW] = true

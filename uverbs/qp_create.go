@@ -111,17 +111,17 @@ func newQP(d *Device, s *qpSpec) (*QP, error) {
 		qp.removeParents()
 		return nil, err
 	}
-	d.targetCreated(qp.cookie, qp)
+	d.targets.created(qp.cookie, qp)
 	return qp, qp.markCreated(qp)
 }
 
 // create creates or opens the kernel's QP and maps its rings.
 func (q *QP) create(s *qpSpec) (err error) {
 	d := q.dev
-	q.cookie = d.reserveTarget()
+	q.cookie = d.targets.reserve()
 	defer func() {
 		if err != nil {
-			d.dropTarget(q.cookie)
+			d.targets.drop(q.cookie)
 		}
 	}()
 	var u udata

@@ -53,7 +53,7 @@ func TestRequestFacts(t *testing.T) {
 	r.qp.pd = 3
 	mw := &MW{object: object{dev: d, kind: "MW"}, typ: MWType2, pd: 5}
 	mw.setRKey(0x700)
-	mw.number = d.addTarget(mw)
+	mw.number = d.targets.add(mw)
 	d.mrs.insert(&mrRecord{lkey: 0x100, addr: 0x1000, length: 0x100, pd: 4, access: AccessMWBind})
 	d.mrs.insert(&mrRecord{lkey: 0x200, addr: 0x2000, length: 0x200, pd: 3, access: AccessLocalWrite | AccessRemoteRead})
 	key, window := uint32(0x701), &diag.Window{Type2: true, PD: 5, RKey: 0x700}

@@ -90,16 +90,16 @@ func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 		s.removeParents()
 		return nil, err
 	}
-	d.targetCreated(s.cookie, s)
+	d.targets.created(s.cookie, s)
 	return s, s.markCreated(s)
 }
 
 // create asks the kernel for the SRQ and maps its ring.
 func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
-	s.cookie = s.dev.reserveTarget()
+	s.cookie = s.dev.targets.reserve()
 	defer func() {
 		if err != nil {
-			s.dev.dropTarget(s.cookie)
+			s.dev.targets.drop(s.cookie)
 		}
 	}()
 	u, err := s.dev.driver.prepareSRQ(s, &o)
@@ -289,7 +289,7 @@ func (s *SRQ) Close() error {
 		if err := s.destroyKernel(); err != nil {
 			return err
 		}
-		s.dev.dropTarget(s.cookie)
+		s.dev.targets.drop(s.cookie)
 		return nil
 	}, func() error {
 		s.post.Lock() // waits for a PostRecv in progress

@@ -83,16 +83,16 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 		w.removeParents()
 		return nil, err
 	}
-	p.dev.targetCreated(w.cookie, w)
+	p.dev.targets.created(w.cookie, w)
 	return w, w.markCreated(w)
 }
 
 // create creates the kernel's object and the ring.
 func (w *WQ) create(p *PD, o WQOptions) (err error) {
-	w.cookie = p.dev.reserveTarget()
+	w.cookie = p.dev.targets.reserve()
 	defer func() {
 		if err != nil {
-			p.dev.dropTarget(w.cookie)
+			p.dev.targets.drop(w.cookie)
 		}
 	}()
 	var u udata
@@ -282,7 +282,7 @@ func (w *WQ) Close() error {
 		if err := w.destroyKernel(); err != nil {
 			return err
 		}
-		w.dev.dropTarget(w.cookie)
+		w.dev.targets.drop(w.cookie)
 		return nil
 	}, func() error {
 		w.mu.Lock() // waits for a PostRecv in progress
