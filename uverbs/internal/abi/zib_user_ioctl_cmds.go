@@ -3,12 +3,6 @@
 
 package abi
 
-// Macros.
-const (
-	UVERBS_ID_NS_MASK  = 0xf000
-	UVERBS_ID_NS_SHIFT = 12
-)
-
 // enum uverbs_default_objects
 const (
 	UVERBS_OBJECT_DEVICE       = 0
@@ -99,26 +93,6 @@ const (
 const (
 	UVERBS_ATTR_DESTROY_CQ_HANDLE = 0
 	UVERBS_ATTR_DESTROY_CQ_RESP   = 1
-)
-
-// enum uverbs_attrs_create_flow_action_esp
-const (
-	UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE = 0
-	UVERBS_ATTR_FLOW_ACTION_ESP_ATTRS         = 1
-	UVERBS_ATTR_FLOW_ACTION_ESP_ESN           = 2
-	UVERBS_ATTR_FLOW_ACTION_ESP_KEYMAT        = 3
-	UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY        = 4
-	UVERBS_ATTR_FLOW_ACTION_ESP_ENCAP         = 5
-)
-
-// enum uverbs_attrs_modify_flow_action_esp
-const (
-	UVERBS_ATTR_MODIFY_FLOW_ACTION_ESP_HANDLE = 0
-)
-
-// enum uverbs_attrs_destroy_flow_action_esp
-const (
-	UVERBS_ATTR_DESTROY_FLOW_ACTION_HANDLE = 0
 )
 
 // enum uverbs_attrs_create_qp_cmd_attr_ids

@@ -8,12 +8,6 @@ import (
 	"unsafe"
 )
 
-// Macros.
-const (
-	IB_UVERBS_ACCESS_OPTIONAL_FIRST = 0x100000
-	IB_UVERBS_ACCESS_OPTIONAL_LAST  = 0x20000000
-)
-
 // enum ib_uverbs_core_support
 const (
 	IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS = 1
@@ -114,33 +108,6 @@ const (
 	IB_UVERBS_QPF_GRH_REQUIRED = 1
 )
 
-// enum ib_uverbs_flow_action_esp_keymat
-const (
-	IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM = 0
-)
-
-// enum ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo
-const (
-	IB_UVERBS_FLOW_ACTION_IV_ALGO_SEQ = 0
-)
-
-// enum ib_uverbs_flow_action_esp_replay
-const (
-	IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE = 0
-	IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP  = 1
-)
-
-// enum ib_uverbs_flow_action_esp_flags
-const (
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_INLINE_CRYPTO  = 0
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD   = 1
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_TUNNEL         = 0
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_TRANSPORT      = 2
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_DECRYPT        = 0
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ENCRYPT        = 4
-	IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW = 8
-)
-
 // enum ib_uverbs_read_counters_flags
 const (
 	IB_UVERBS_READ_COUNTERS_PREFER_CACHED = 1
@@ -190,12 +157,6 @@ const (
 	IB_UVERBS_GID_TYPE_IB      = 0
 	IB_UVERBS_GID_TYPE_ROCE_V1 = 1
 	IB_UVERBS_GID_TYPE_ROCE_V2 = 2
-)
-
-// enum ib_uverbs_buffer_type
-const (
-	IB_UVERBS_BUFFER_TYPE_DMABUF = 0
-	IB_UVERBS_BUFFER_TYPE_VA     = 1
 )
 
 // QueryPortRespEx is struct ib_uverbs_query_port_resp_ex (ib_user_ioctl_verbs.h), 48 bytes.

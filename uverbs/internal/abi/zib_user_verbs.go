@@ -10,8 +10,6 @@ import (
 
 // Macros.
 const (
-	IB_USER_VERBS_ABI_VERSION          = 6
-	IB_USER_VERBS_CMD_THRESHOLD        = 50
 	IB_USER_VERBS_CMD_COMMAND_MASK     = 255
 	IB_USER_VERBS_CMD_FLAG_EXTENDED    = 0x80000000
 	IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE = 13
@@ -193,11 +191,6 @@ const (
 	IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL  = 55
 	IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL = 56
 	IB_USER_VERBS_EX_CMD_MODIFY_CQ           = 57
-)
-
-// The nameless enum of IB_UVERBS_CREATE_QP_SUP_COMP_MASK.
-const (
-	IB_UVERBS_CREATE_QP_SUP_COMP_MASK = 1
 )
 
 // AsyncEventDesc is struct ib_uverbs_async_event_desc (ib_user_verbs.h), 16 bytes.

@@ -10,7 +10,6 @@ import (
 
 // Macros.
 const (
-	RDMA_IOCTL_MAGIC = 27
 	RDMA_VERBS_IOCTL = 0xc0181b01
 )
 

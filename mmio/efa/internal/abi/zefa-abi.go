@@ -42,12 +42,6 @@ const (
 	EFA_QP_DRIVER_TYPE_SRD = 0
 )
 
-// The nameless enum of EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV.
-const (
-	EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV = 1
-	EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID       = 2
-)
-
 // The nameless enum of EFA_QUERY_DEVICE_CAPS_RDMA_READ.
 const (
 	EFA_QUERY_DEVICE_CAPS_RDMA_READ              = 1
@@ -60,27 +54,6 @@ const (
 	EFA_QUERY_DEVICE_CAPS_CQ_WITH_EXT_MEM        = 128
 	EFA_QUERY_DEVICE_CAPS_COMP_CNTR              = 0x100
 	EFA_QUERY_DEVICE_CAPS_SQ_64_BIT_REQ_ID       = 0x200
-)
-
-// The nameless enum of EFA_QUERY_MR_VALIDITY_RECV_IC_ID.
-const (
-	EFA_QUERY_MR_VALIDITY_RECV_IC_ID      = 1
-	EFA_QUERY_MR_VALIDITY_RDMA_READ_IC_ID = 2
-	EFA_QUERY_MR_VALIDITY_RDMA_RECV_IC_ID = 4
-)
-
-// enum efa_query_mr_attrs
-const (
-	EFA_IB_ATTR_QUERY_MR_HANDLE               = 0x1000
-	EFA_IB_ATTR_QUERY_MR_RESP_IC_ID_VALIDITY  = 0x1001
-	EFA_IB_ATTR_QUERY_MR_RESP_RECV_IC_ID      = 0x1002
-	EFA_IB_ATTR_QUERY_MR_RESP_RDMA_READ_IC_ID = 0x1003
-	EFA_IB_ATTR_QUERY_MR_RESP_RDMA_RECV_IC_ID = 0x1004
-)
-
-// enum efa_mr_methods
-const (
-	EFA_IB_METHOD_MR_QUERY = 0x1000
 )
 
 // IbvAllocUcontextCmd is struct efa_ibv_alloc_ucontext_cmd (efa-abi.h), 8 bytes.

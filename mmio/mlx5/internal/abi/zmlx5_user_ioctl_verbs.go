@@ -9,15 +9,6 @@ const (
 	MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC = 1
 )
 
-// enum mlx5_ib_uapi_dm_type
-const (
-	MLX5_IB_UAPI_DM_TYPE_MEMIC                        = 0
-	MLX5_IB_UAPI_DM_TYPE_STEERING_SW_ICM              = 1
-	MLX5_IB_UAPI_DM_TYPE_HEADER_MODIFY_SW_ICM         = 2
-	MLX5_IB_UAPI_DM_TYPE_HEADER_MODIFY_PATTERN_SW_ICM = 3
-	MLX5_IB_UAPI_DM_TYPE_ENCAP_SW_ICM                 = 4
-)
-
 // enum mlx5_ib_uapi_reg_dmabuf_flags
 const (
 	MLX5_IB_UAPI_REG_DMABUF_ACCESS_DATA_DIRECT = 1

@@ -3,17 +3,6 @@
 
 package abi
 
-// enum ib_uverbs_qp_type
-const (
-	IB_UVERBS_QPT_RC         = 2
-	IB_UVERBS_QPT_UC         = 3
-	IB_UVERBS_QPT_UD         = 4
-	IB_UVERBS_QPT_RAW_PACKET = 8
-	IB_UVERBS_QPT_XRC_INI    = 9
-	IB_UVERBS_QPT_XRC_TGT    = 10
-	IB_UVERBS_QPT_DRIVER     = 255
-)
-
 // enum rdma_driver_id
 const (
 	RDMA_DRIVER_UNKNOWN    = 0

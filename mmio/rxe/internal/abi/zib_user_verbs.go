@@ -42,18 +42,6 @@ const (
 	IB_UVERBS_WC_ATOMIC_WRITE = 9
 )
 
-// enum ib_placement_type
-const (
-	IB_FLUSH_GLOBAL     = 1
-	IB_FLUSH_PERSISTENT = 2
-)
-
-// enum ib_selectivity_level
-const (
-	IB_FLUSH_RANGE = 0
-	IB_FLUSH_MR    = 1
-)
-
 // WC is struct ib_uverbs_wc (ib_user_verbs.h), 48 bytes.
 type WC struct {
 	_            structs.HostLayout

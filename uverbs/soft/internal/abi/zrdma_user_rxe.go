@@ -8,12 +8,6 @@ import (
 	"unsafe"
 )
 
-// The nameless enum of RXE_NETWORK_TYPE_IPV4.
-const (
-	RXE_NETWORK_TYPE_IPV4 = 1
-	RXE_NETWORK_TYPE_IPV6 = 2
-)
-
 // RxeGID is union rxe_gid (rdma_user_rxe.h), 16 bytes.
 type RxeGID struct {
 	_     structs.HostLayout

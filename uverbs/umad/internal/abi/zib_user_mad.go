@@ -13,11 +13,6 @@ const (
 	IB_USER_MAD_ABI_VERSION = 5
 )
 
-// The nameless enum of IB_USER_MAD_USER_RMPP.
-const (
-	IB_USER_MAD_USER_RMPP = 1
-)
-
 // Hdr is struct ib_user_mad_hdr (ib_user_mad.h), 64 bytes.
 type Hdr struct {
 	_            structs.HostLayout
