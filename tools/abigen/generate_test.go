@@ -182,8 +182,8 @@ var refused = []struct {
 		"small substitute", "struct s { union { __u32 a; __u64 b; }; };", "struct s\nmember s.a",
 		"struct s.a: has 4 bytes and can't stand for its union of 8",
 	}, {
-		"directives about nothing", "struct s { __u32 a; };", "struct s\npointer s.b\nomit X\nname s.q Q\nnote s.q q\nmember s.q",
-		"the headers have nothing for these directives: member s.q, name s.q, note s.q, omit X, pointer s.b",
+		"directives about nothing", "struct s { __u32 a; };", "struct s\npointer s.b\ntail s.t\nomit X\nname s.q Q\nnote s.q q\nmember s.q",
+		"the headers have nothing for these directives: member s.q, name s.q, note s.q, omit X, pointer s.b, tail s.t",
 	}, {
 		"header that is no C", "struct {", "struct s",
 		"error:",

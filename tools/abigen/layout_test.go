@@ -46,14 +46,14 @@ var generatedPackages = []struct {
 	dir   string
 	known map[string]difference
 }{
-	{"uverbs/internal/abi", map[string]difference{"5.10": {absent: 120}, "6.1": {absent: 79}, "6.12": {absent: 62}, "7.2": {absent: 4}, "7.3": {}}},
-	{"uverbs/soft/internal/abi", map[string]difference{"5.10": {absent: 26, differs: rxe5_10}, "6.1": {absent: 8}, "6.12": {}, "7.2": {}, "7.3": {}}},
+	{"uverbs/internal/abi", map[string]difference{"5.10": {absent: 118}, "6.1": {absent: 77}, "6.12": {absent: 60}, "7.2": {absent: 4}, "7.3": {}}},
+	{"uverbs/soft/internal/abi", map[string]difference{"5.10": {absent: 24, differs: rxe5_10}, "6.1": {absent: 7}, "6.12": {}, "7.2": {}, "7.3": {}}},
 	{"uverbs/umad/internal/abi", map[string]difference{"5.10": {}, "6.1": {}, "6.12": {}, "7.2": {}, "7.3": {}}},
-	{"mmio/rxe/internal/abi", map[string]difference{"5.10": {absent: 38, differs: rxe5_10}, "6.1": {absent: 18}, "6.12": {absent: 1}, "7.2": {}, "7.3": {}}},
-	{"mmio/mlx5/internal/abi", map[string]difference{"5.10": {absent: 41}, "6.1": {absent: 19}, "6.12": {absent: 13}, "7.2": {absent: 10}, "7.3": {}}},
+	{"mmio/rxe/internal/abi", map[string]difference{"5.10": {absent: 33, differs: rxe5_10}, "6.1": {absent: 14}, "6.12": {absent: 1}, "7.2": {}, "7.3": {}}},
+	{"mmio/mlx5/internal/abi", map[string]difference{"5.10": {absent: 39}, "6.1": {absent: 18}, "6.12": {absent: 13}, "7.2": {absent: 10}, "7.3": {}}},
 	{"mmio/siw/internal/abi", map[string]difference{"5.10": {}, "6.1": {}, "6.12": {}, "7.2": {}, "7.3": {}}},
-	{"mmio/efa/internal/abi", map[string]difference{"5.10": {absent: 33, differs: efa5_10}, "6.1": {absent: 25, differs: efa6_1}, "6.12": {absent: 11}, "7.2": {absent: 4}, "7.3": {}}},
-	{"netlinkrdma/internal/abi", map[string]difference{"5.10": {absent: 56}, "6.1": {absent: 41}, "6.12": {absent: 20}, "7.2": {absent: 1}, "7.3": {}}},
+	{"mmio/efa/internal/abi", map[string]difference{"5.10": {absent: 22, differs: efa5_10}, "6.1": {absent: 14, differs: efa6_1}, "6.12": {absent: 10}, "7.2": {absent: 3}, "7.3": {}}},
+	{"netlinkrdma/internal/abi", map[string]difference{"5.10": {absent: 54}, "6.1": {absent: 36}, "6.12": {absent: 20}, "7.2": {absent: 1}, "7.3": {}}},
 	{"cm/internal/abi", map[string]difference{"5.10": {absent: 36}, "6.1": {absent: 36}, "6.12": {absent: 36}, "7.2": {}, "7.3": {}}},
 }
 

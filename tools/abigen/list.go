@@ -19,6 +19,7 @@ type packageList struct {
 
 	omit    map[string]bool     // enumerators left out
 	pointer map[string]bool     // "type.field" of fields that become a Ptr
+	tail    map[string]bool     // "type.field" of arrays without a length that get a method
 	member  map[string]bool     // "type.field" of members that stand for their nameless union
 	name    map[string]string   // "type.field" to the Go name of the field's nameless type
 	note    map[string][]string // "type.field" to lines of comment
@@ -121,6 +122,7 @@ func (p *listParser) startPackage(dir string) error {
 		dir:     dir,
 		omit:    map[string]bool{},
 		pointer: map[string]bool{},
+		tail:    map[string]bool{},
 		member:  map[string]bool{},
 		name:    map[string]string{},
 		note:    map[string][]string{},
@@ -144,7 +146,7 @@ func (p *listParser) startHeader(path string) error {
 // type is listed twice. The argument rest is arg and extra.
 func (p *listParser) checkEntry(word, rest, arg, extra string) error {
 	switch word {
-	case "macro", "enum", "enumof", "omit", "struct", "union", "pointer", "member":
+	case "macro", "enum", "enumof", "omit", "struct", "union", "pointer", "tail", "member":
 		if extra != "" {
 			return fmt.Errorf("%q: want one name", rest)
 		}
@@ -181,6 +183,8 @@ func (p *listParser) addEntry(word, rest, arg, extra string) error {
 		p.pkg.omit[arg] = true
 	case "pointer":
 		p.pkg.pointer[arg] = true
+	case "tail":
+		p.pkg.tail[arg] = true
 	case "member":
 		p.pkg.member[arg] = true
 	case "name":
@@ -207,6 +211,9 @@ func (p *packageList) unused() error {
 	}
 	for key := range p.pointer {
 		add("pointer", key)
+	}
+	for key := range p.tail {
+		add("tail", key)
 	}
 	for key := range p.member {
 		add("member", key)

@@ -23,6 +23,7 @@ omit X_MAX
 struct x_a
 union x_u
 pointer x_a.p
+tail x_a.t
 member x_a.m
 name x_a.u Name
 note x_a.m one
@@ -47,6 +48,7 @@ header rdma/x.h
 		}},
 		omit:    map[string]bool{"X_MAX": true},
 		pointer: map[string]bool{"x_a.p": true},
+		tail:    map[string]bool{"x_a.t": true},
 		member:  map[string]bool{"x_a.m": true},
 		name:    map[string]string{"x_a.u": "Name"},
 		note:    map[string][]string{"x_a.m": {"one", "two words"}},
@@ -55,6 +57,7 @@ header rdma/x.h
 		headers: []*headerList{{path: "rdma/x.h"}},
 		omit:    map[string]bool{},
 		pointer: map[string]bool{},
+		tail:    map[string]bool{},
 		member:  map[string]bool{},
 		name:    map[string]string{},
 		note:    map[string][]string{},

@@ -381,6 +381,11 @@ func (b *builder) addTail(l *layout, name string, elem dwarf.Type, offset int64)
 	if offset%gt.align != 0 {
 		return fmt.Errorf("%s: at offset %d, which is no multiple of its alignment %d: packed structs are not supported", l.where(name), offset, gt.align)
 	}
+	key := l.key(name)
+	if !b.list.tail[key] {
+		return nil
+	}
+	b.list.use("tail", key)
 	b.helper("tail")
 	l.tails = append(l.tails, tail{path: name, goName: "Tail" + camel(name), elem: gt.expr, offset: offset})
 	return nil

@@ -32,15 +32,6 @@ func PtrToSlice[T any](s []T) Ptr { return Ptr{p: unsafe.Pointer(unsafe.SliceDat
 // IsNil reports whether p is the zero Ptr.
 func (p Ptr) IsNil() bool { return p.p == nil }
 
-// tail returns a slice of the n elements that lie offset bytes behind s. For
-// n = 0 that is nil, as the memory behind s may belong to somebody else.
-func tail[T any](s unsafe.Pointer, offset uintptr, n int) []T {
-	if n == 0 {
-		return nil
-	}
-	return unsafe.Slice((*T)(unsafe.Add(s, offset)), n)
-}
-
 // Be16 is an integer in network byte order (__be16).
 type Be16 struct {
 	_ structs.HostLayout

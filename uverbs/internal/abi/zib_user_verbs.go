@@ -238,9 +238,6 @@ type GetContext struct {
 	Response Ptr // response at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *GetContext) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
 // GetContextResp is struct ib_uverbs_get_context_resp (ib_user_verbs.h), 8 bytes.
 type GetContextResp struct {
 	_              structs.HostLayout
@@ -249,17 +246,11 @@ type GetContextResp struct {
 	NumCompVectors uint32    // num_comp_vectors at 4
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *GetContextResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
 // QueryDevice is struct ib_uverbs_query_device (ib_user_verbs.h), 8 bytes.
 type QueryDevice struct {
 	_        structs.HostLayout
 	Response Ptr // response at 0
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *QueryDevice) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
 
 // QueryDeviceResp is struct ib_uverbs_query_device_resp (ib_user_verbs.h), 176 bytes.
 type QueryDeviceResp struct {
@@ -378,9 +369,6 @@ type QueryPort struct {
 	_        [7]uint8 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *QueryPort) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
 // QueryPortResp is struct ib_uverbs_query_port_resp (ib_user_verbs.h), 40 bytes.
 type QueryPortResp struct {
 	_             structs.HostLayout
@@ -414,17 +402,11 @@ type AllocPD struct {
 	Response Ptr // response at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *AllocPD) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
 // AllocPDResp is struct ib_uverbs_alloc_pd_resp (ib_user_verbs.h), 4 bytes.
 type AllocPDResp struct {
 	_        structs.HostLayout
 	PDHandle uint32 // pd_handle at 0
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *AllocPDResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
 
 // DeallocPD is struct ib_uverbs_dealloc_pd (ib_user_verbs.h), 4 bytes.
 type DeallocPD struct {
@@ -440,17 +422,11 @@ type OpenXRCD struct {
 	Oflags   uint32 // oflags at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *OpenXRCD) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
 // OpenXRCDResp is struct ib_uverbs_open_xrcd_resp (ib_user_verbs.h), 4 bytes.
 type OpenXRCDResp struct {
 	_          structs.HostLayout
 	XRCDHandle uint32 // xrcd_handle at 0
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *OpenXRCDResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
 
 // CloseXRCD is struct ib_uverbs_close_xrcd (ib_user_verbs.h), 4 bytes.
 type CloseXRCD struct {
@@ -469,9 +445,6 @@ type RegMR struct {
 	AccessFlags uint32 // access_flags at 36
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *RegMR) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 40, n) }
-
 // RegMRResp is struct ib_uverbs_reg_mr_resp (ib_user_verbs.h), 12 bytes.
 type RegMRResp struct {
 	_        structs.HostLayout
@@ -479,9 +452,6 @@ type RegMRResp struct {
 	LKey     uint32 // lkey at 4
 	RKey     uint32 // rkey at 8
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *RegMRResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 12, n) }
 
 // ReregMR is struct ib_uverbs_rereg_mr (ib_user_verbs.h), 48 bytes.
 type ReregMR struct {
@@ -496,9 +466,6 @@ type ReregMR struct {
 	AccessFlags uint32 // access_flags at 44
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *ReregMR) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 48, n) }
-
 // ReregMRResp is struct ib_uverbs_rereg_mr_resp (ib_user_verbs.h), 8 bytes.
 type ReregMRResp struct {
 	_    structs.HostLayout
@@ -506,9 +473,6 @@ type ReregMRResp struct {
 	LKey uint32    // lkey at 0
 	RKey uint32    // rkey at 4
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *ReregMRResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
 
 // DeregMR is struct ib_uverbs_dereg_mr (ib_user_verbs.h), 4 bytes.
 type DeregMR struct {
@@ -525,9 +489,6 @@ type AllocMW struct {
 	_        [3]uint8 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *AllocMW) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
 // AllocMWResp is struct ib_uverbs_alloc_mw_resp (ib_user_verbs.h), 8 bytes.
 type AllocMWResp struct {
 	_        structs.HostLayout
@@ -535,9 +496,6 @@ type AllocMWResp struct {
 	MWHandle uint32    // mw_handle at 0
 	RKey     uint32    // rkey at 4
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *AllocMWResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
 
 // DeallocMW is struct ib_uverbs_dealloc_mw (ib_user_verbs.h), 4 bytes.
 type DeallocMW struct {
@@ -568,9 +526,6 @@ type CreateCQ struct {
 	_           uint32 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *CreateCQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 32, n) }
-
 // ExCreateCQ is struct ib_uverbs_ex_create_cq (ib_user_verbs.h), 32 bytes.
 type ExCreateCQ struct {
 	_           structs.HostLayout
@@ -591,9 +546,6 @@ type CreateCQResp struct {
 	CQE      uint32    // cqe at 4
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *CreateCQResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
 // ExCreateCQResp is struct ib_uverbs_ex_create_cq_resp (ib_user_verbs.h), 16 bytes.
 type ExCreateCQResp struct {
 	_              structs.HostLayout
@@ -610,9 +562,6 @@ type ResizeCQ struct {
 	CQE      uint32 // cqe at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *ResizeCQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
 // ResizeCQResp is struct ib_uverbs_resize_cq_resp (ib_user_verbs.h), 8 bytes.
 type ResizeCQResp struct {
 	_   structs.HostLayout
@@ -620,9 +569,6 @@ type ResizeCQResp struct {
 	CQE uint32    // cqe at 0
 	_   uint32    // reserved
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *ResizeCQResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
 
 // ReqNotifyCQ is struct ib_uverbs_req_notify_cq (ib_user_verbs.h), 8 bytes.
 type ReqNotifyCQ struct {
@@ -722,9 +668,6 @@ type CreateQP struct {
 	_             uint8  // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *CreateQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 56, n) }
-
 // ExCreateQP is struct ib_uverbs_ex_create_qp (ib_user_verbs.h), 64 bytes.
 type ExCreateQP struct {
 	_               structs.HostLayout
@@ -759,9 +702,6 @@ type OpenQP struct {
 	_          [7]uint8 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *OpenQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 32, n) }
-
 // CreateQPResp is struct ib_uverbs_create_qp_resp (ib_user_verbs.h), 32 bytes.
 type CreateQPResp struct {
 	_             structs.HostLayout
@@ -774,9 +714,6 @@ type CreateQPResp struct {
 	MaxInlineData uint32 // max_inline_data at 24
 	_             uint32 // reserved
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *CreateQPResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 32, n) }
 
 // ExCreateQPResp is struct ib_uverbs_ex_create_qp_resp (ib_user_verbs.h), 40 bytes.
 type ExCreateQPResp struct {
@@ -810,9 +747,6 @@ type QueryQP struct {
 	QPHandle uint32 // qp_handle at 8
 	AttrMask uint32 // attr_mask at 12
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *QueryQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
 
 // QueryQPResp is struct ib_uverbs_query_qp_resp (ib_user_verbs.h), 128 bytes.
 type QueryQPResp struct {
@@ -850,9 +784,6 @@ type QueryQPResp struct {
 	_               [5]uint8  // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *QueryQPResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 128, n) }
-
 // ModifyQP is struct ib_uverbs_modify_qp (ib_user_verbs.h), 112 bytes.
 type ModifyQP struct {
 	_                structs.HostLayout
@@ -884,9 +815,6 @@ type ModifyQP struct {
 	AltTimeout       uint8     // alt_timeout at 109
 	_                [2]uint8  // reserved
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *ModifyQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 112, n) }
 
 // ExModifyQP is struct ib_uverbs_ex_modify_qp (ib_user_verbs.h), 120 bytes.
 type ExModifyQP struct {
@@ -1000,9 +928,6 @@ type PostSend struct {
 	WQESize  uint32 // wqe_size at 20
 }
 
-// TailSendWR returns the n elements of send_wr, which must have been allocated behind the struct.
-func (s *PostSend) TailSendWR(n int) []SendWR { return tail[SendWR](unsafe.Pointer(s), 24, n) }
-
 // PostSendResp is struct ib_uverbs_post_send_resp (ib_user_verbs.h), 4 bytes.
 type PostSendResp struct {
 	_     structs.HostLayout
@@ -1019,17 +944,11 @@ type CreateAH struct {
 	Attr       AHAttr // attr at 24
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *CreateAH) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 56, n) }
-
 // CreateAHResp is struct ib_uverbs_create_ah_resp (ib_user_verbs.h), 4 bytes.
 type CreateAHResp struct {
 	_        structs.HostLayout
 	AHHandle uint32 // ah_handle at 0
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *CreateAHResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
 
 // DestroyAH is struct ib_uverbs_destroy_ah (ib_user_verbs.h), 4 bytes.
 type DestroyAH struct {
@@ -1047,9 +966,6 @@ type AttachMcast struct {
 	_        uint16    // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *AttachMcast) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 24, n) }
-
 // DetachMcast is struct ib_uverbs_detach_mcast (ib_user_verbs.h), 24 bytes.
 type DetachMcast struct {
 	_        structs.HostLayout
@@ -1059,9 +975,6 @@ type DetachMcast struct {
 	MLID     uint16    // mlid at 20
 	_        uint16    // reserved
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *DetachMcast) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 24, n) }
 
 // CreateSRQ is struct ib_uverbs_create_srq (ib_user_verbs.h), 32 bytes.
 type CreateSRQ struct {
@@ -1073,9 +986,6 @@ type CreateSRQ struct {
 	MaxSGE     uint32 // max_sge at 24
 	SRQLimit   uint32 // srq_limit at 28
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *CreateSRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 32, n) }
 
 // CreateXSRQ is struct ib_uverbs_create_xsrq (ib_user_verbs.h), 48 bytes.
 type CreateXSRQ struct {
@@ -1092,9 +1002,6 @@ type CreateXSRQ struct {
 	CQHandle   uint32 // cq_handle at 44
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *CreateXSRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 48, n) }
-
 // CreateSRQResp is struct ib_uverbs_create_srq_resp (ib_user_verbs.h), 16 bytes.
 type CreateSRQResp struct {
 	_         structs.HostLayout
@@ -1103,9 +1010,6 @@ type CreateSRQResp struct {
 	MaxSGE    uint32 // max_sge at 8
 	SRQN      uint32 // srqn at 12
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *CreateSRQResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 16, n) }
 
 // ModifySRQ is struct ib_uverbs_modify_srq (ib_user_verbs.h), 16 bytes.
 type ModifySRQ struct {
@@ -1117,9 +1021,6 @@ type ModifySRQ struct {
 	SRQLimit  uint32    // srq_limit at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *ModifySRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
 // QuerySRQ is struct ib_uverbs_query_srq (ib_user_verbs.h), 16 bytes.
 type QuerySRQ struct {
 	_         structs.HostLayout
@@ -1127,9 +1028,6 @@ type QuerySRQ struct {
 	SRQHandle uint32 // srq_handle at 8
 	_         uint32 // reserved
 }
-
-// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
-func (s *QuerySRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
 
 // QuerySRQResp is struct ib_uverbs_query_srq_resp (ib_user_verbs.h), 16 bytes.
 type QuerySRQResp struct {
@@ -1213,11 +1111,6 @@ type ExCreateRWQIndTable struct {
 	LogIndTblSize uint32 // log_ind_tbl_size at 4
 }
 
-// TailWQHandles returns the n elements of wq_handles, which must have been allocated behind the struct.
-func (s *ExCreateRWQIndTable) TailWQHandles(n int) []uint32 {
-	return tail[uint32](unsafe.Pointer(s), 8, n)
-}
-
 // ExCreateRWQIndTableResp is struct ib_uverbs_ex_create_rwq_ind_table_resp (ib_user_verbs.h), 16 bytes.
 type ExCreateRWQIndTableResp struct {
 	_              structs.HostLayout
@@ -1242,9 +1135,6 @@ type FlowSpecHdr struct {
 	Size uint16    // size at 4
 	_    uint16    // reserved
 }
-
-// TailFlowSpecData returns the n elements of flow_spec_data, which must have been allocated behind the struct.
-func (s *FlowSpecHdr) TailFlowSpecData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
 
 // FlowEthFilter is struct ib_uverbs_flow_eth_filter (ib_user_verbs.h), 16 bytes.
 type FlowEthFilter struct {
@@ -1409,11 +1299,6 @@ type FlowAttr struct {
 	_          [2]uint8  // reserved
 	Port       uint8     // port at 11
 	Flags      uint32    // flags at 12
-}
-
-// TailFlowSpecs returns the n elements of flow_specs, which must have been allocated behind the struct.
-func (s *FlowAttr) TailFlowSpecs(n int) []FlowSpecHdr {
-	return tail[FlowSpecHdr](unsafe.Pointer(s), 16, n)
 }
 
 // CreateFlow is struct ib_uverbs_create_flow (ib_user_verbs.h), 24 bytes.

@@ -61,9 +61,6 @@ type IoctlHdr struct {
 	_        uint32 // reserved2
 }
 
-// TailAttrs returns the n elements of attrs, which must have been allocated behind the struct.
-func (s *IoctlHdr) TailAttrs(n int) []Attr { return tail[Attr](unsafe.Pointer(s), 24, n) }
-
 // The compiler rejects this file if the size of a type is not that in C.
 const (
 	_ = -(unsafe.Sizeof(Attr{}) ^ 16)

@@ -4,16 +4,3 @@
 // Package abi holds the structs and constants that mlx5 adds to the commands of its device: the
 // driver's part of requests and responses, and its own ioctl objects.
 package abi
-
-import (
-	"unsafe"
-)
-
-// tail returns a slice of the n elements that lie offset bytes behind s. For
-// n = 0 that is nil, as the memory behind s may belong to somebody else.
-func tail[T any](s unsafe.Pointer, offset uintptr, n int) []T {
-	if n == 0 {
-		return nil
-	}
-	return unsafe.Slice((*T)(unsafe.Add(s, offset)), n)
-}

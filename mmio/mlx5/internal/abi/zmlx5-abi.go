@@ -415,11 +415,6 @@ type CreateFlow struct {
 	_             uint32    // reserved
 }
 
-// TailData returns the n elements of data, which must have been allocated behind the struct.
-func (s *CreateFlow) TailData(n int) []FlowCountersData {
-	return tail[FlowCountersData](unsafe.Pointer(s), 8, n)
-}
-
 // The compiler rejects this file if the size of a type is not that in C.
 const (
 	_ = -(unsafe.Sizeof(AllocUcontextReqV2{}) ^ 32)

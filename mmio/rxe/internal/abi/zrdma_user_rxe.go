@@ -271,9 +271,6 @@ type RxeQueueBuf struct {
 	_             [31]uint32 // pad_3
 }
 
-// TailData returns the n elements of data, which must have been allocated behind the struct.
-func (s *RxeQueueBuf) TailData(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 384, n) }
-
 // The compiler rejects this file if the size of a type is not that in C.
 const (
 	_ = -(unsafe.Sizeof(RxeGID{}) ^ 16)

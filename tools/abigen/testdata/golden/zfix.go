@@ -230,9 +230,6 @@ type AlignedTail struct {
 	CurSGE uint32    // cur_sge at 4
 }
 
-// TailInlineData returns the n elements of inline_data, which must have been allocated behind the struct.
-func (s *AlignedTail) TailInlineData(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 8, n) }
-
 // TailSGE returns the n elements of sge, which must have been allocated behind the struct.
 func (s *AlignedTail) TailSGE(n int) []SGE { return tail[SGE](unsafe.Pointer(s), 8, n) }
 

@@ -185,12 +185,6 @@ type RxeDMAInfo struct {
 	_         uint32    // reserved
 }
 
-// TailInlineData returns the n elements of inline_data, which must have been allocated behind the struct.
-func (s *RxeDMAInfo) TailInlineData(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 24, n) }
-
-// TailAtomicWR returns the n elements of atomic_wr, which must have been allocated behind the struct.
-func (s *RxeDMAInfo) TailAtomicWR(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 24, n) }
-
 // TailSGE returns the n elements of sge, which must have been allocated behind the struct.
 func (s *RxeDMAInfo) TailSGE(n int) []RxeSGE { return tail[RxeSGE](unsafe.Pointer(s), 24, n) }
 
@@ -258,9 +252,6 @@ type RxeQueueBuf struct {
 	ConsumerIndex uint32     // consumer_index at 256
 	_             [31]uint32 // pad_3
 }
-
-// TailData returns the n elements of data, which must have been allocated behind the struct.
-func (s *RxeQueueBuf) TailData(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 384, n) }
 
 // The compiler rejects this file if the size of a type is not that in C.
 const (
