@@ -86,7 +86,7 @@ func groups(list *packageList, u *universe, h *headerList) ([]group, error) {
 			single("Macros.", constant{name: item.name, expr: item.name})
 			continue
 		case "const":
-			single("Constants that the header holds as other expressions.", constant{name: item.name, expr: item.expr})
+			single("Constants by a C expression.", constant{name: item.name, expr: item.expr})
 			continue
 		}
 		e, comment := u.enums[item.name], "enum "+item.name

@@ -3,7 +3,7 @@
 
 package abi
 
-// Constants that the header holds as other expressions.
+// Constants by a C expression.
 const (
 	RDMA_NL_CLIENT_SHIFT = 10    // __builtin_ctz(RDMA_NL_GET_TYPE(1, 0))
 	RDMA_NL_OP_MASK      = 0x3ff // RDMA_NL_GET_OP(0xffff)

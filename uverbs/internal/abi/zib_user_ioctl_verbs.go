@@ -70,37 +70,9 @@ const (
 	IB_UVERBS_QP_CREATE_SQ_SIG_ALL               = 0x1000
 )
 
-// enum ib_uverbs_query_port_cap_flags
+// Constants by a C expression.
 const (
-	IB_UVERBS_PCF_SM                              = 2
-	IB_UVERBS_PCF_NOTICE_SUP                      = 4
-	IB_UVERBS_PCF_TRAP_SUP                        = 8
-	IB_UVERBS_PCF_OPT_IPD_SUP                     = 16
-	IB_UVERBS_PCF_AUTO_MIGR_SUP                   = 32
-	IB_UVERBS_PCF_SL_MAP_SUP                      = 64
-	IB_UVERBS_PCF_MKEY_NVRAM                      = 128
-	IB_UVERBS_PCF_PKEY_NVRAM                      = 0x100
-	IB_UVERBS_PCF_LED_INFO_SUP                    = 0x200
-	IB_UVERBS_PCF_SM_DISABLED                     = 0x400
-	IB_UVERBS_PCF_SYS_IMAGE_GUID_SUP              = 0x800
-	IB_UVERBS_PCF_PKEY_SW_EXT_PORT_TRAP_SUP       = 0x1000
-	IB_UVERBS_PCF_EXTENDED_SPEEDS_SUP             = 0x4000
-	IB_UVERBS_PCF_CM_SUP                          = 0x10000
-	IB_UVERBS_PCF_SNMP_TUNNEL_SUP                 = 0x20000
-	IB_UVERBS_PCF_REINIT_SUP                      = 0x40000
-	IB_UVERBS_PCF_DEVICE_MGMT_SUP                 = 0x80000
-	IB_UVERBS_PCF_VENDOR_CLASS_SUP                = 0x100000
-	IB_UVERBS_PCF_DR_NOTICE_SUP                   = 0x200000
-	IB_UVERBS_PCF_CAP_MASK_NOTICE_SUP             = 0x400000
-	IB_UVERBS_PCF_BOOT_MGMT_SUP                   = 0x800000
-	IB_UVERBS_PCF_LINK_LATENCY_SUP                = 0x1000000
-	IB_UVERBS_PCF_CLIENT_REG_SUP                  = 0x2000000
-	IB_UVERBS_PCF_LINK_SPEED_WIDTH_TABLE_SUP      = 0x8000000
-	IB_UVERBS_PCF_VENDOR_SPECIFIC_MADS_TABLE_SUP  = 0x10000000
-	IB_UVERBS_PCF_MCAST_PKEY_TRAP_SUPPRESSION_SUP = 0x20000000
-	IB_UVERBS_PCF_MCAST_FDB_TOP_SUP               = 0x40000000
-	IB_UVERBS_PCF_HIERARCHY_INFO_SUP              = 0x80000000
-	IB_UVERBS_PCF_IP_BASED_GIDS                   = 0x4000000
+	IB_UVERBS_PCF_CM_SUP = 0x10000
 )
 
 // enum ib_uverbs_query_port_flags
@@ -125,31 +97,9 @@ const (
 	IB_UVERBS_ADVISE_MR_FLAG_FLUSH = 1
 )
 
-// enum rdma_driver_id
+// Constants by a C expression.
 const (
-	RDMA_DRIVER_UNKNOWN    = 0
-	RDMA_DRIVER_MLX5       = 1
-	RDMA_DRIVER_MLX4       = 2
-	RDMA_DRIVER_CXGB3      = 3
-	RDMA_DRIVER_CXGB4      = 4
-	RDMA_DRIVER_MTHCA      = 5
-	RDMA_DRIVER_BNXT_RE    = 6
-	RDMA_DRIVER_OCRDMA     = 7
-	RDMA_DRIVER_NES        = 8
-	RDMA_DRIVER_I40IW      = 9
-	RDMA_DRIVER_IRDMA      = 9
-	RDMA_DRIVER_VMW_PVRDMA = 10
-	RDMA_DRIVER_QEDR       = 11
-	RDMA_DRIVER_HNS        = 12
-	RDMA_DRIVER_USNIC      = 13
-	RDMA_DRIVER_RXE        = 14
-	RDMA_DRIVER_HFI1       = 15
-	RDMA_DRIVER_QIB        = 16
-	RDMA_DRIVER_EFA        = 17
-	RDMA_DRIVER_SIW        = 18
-	RDMA_DRIVER_ERDMA      = 19
-	RDMA_DRIVER_MANA       = 20
-	RDMA_DRIVER_IONIC      = 21
+	RDMA_DRIVER_RXE = 14
 )
 
 // enum ib_uverbs_gid_type

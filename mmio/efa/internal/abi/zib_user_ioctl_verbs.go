@@ -3,7 +3,7 @@
 
 package abi
 
-// Constants that the header holds as other expressions.
+// Constants by a C expression.
 const (
 	RDMA_DRIVER_EFA = 17
 )

@@ -108,7 +108,7 @@ const (
 	MLX5_IB_MODIFY_QP_OOO_DP = 1
 )
 
-// Constants that the header holds as other expressions.
+// Constants by a C expression.
 const (
 	QUERY_DEVICE_PACKET_PACING = 40  // __builtin_offsetof(struct mlx5_ib_query_device_resp, packet_pacing_caps)
 	QUERY_DEVICE_CQE_COMP      = 32  // __builtin_offsetof(struct mlx5_ib_query_device_resp, cqe_comp_caps)

@@ -14,7 +14,7 @@ const (
 	SIW_MAX_SGE     = 6
 )
 
-// Constants that the header holds as other expressions.
+// Constants by a C expression.
 const (
 	SIW_MAX_INLINE = 80
 )

@@ -14,7 +14,7 @@ const (
 	FIX_BIG     = 0xfedcba9876543210
 )
 
-// Constants that the header holds as other expressions.
+// Constants by a C expression.
 const (
 	FIX_TYPE_SHIFT = 10 // __builtin_ctz(FIX_TYPE(1, 0))
 )
