@@ -52,7 +52,7 @@ var generatedPackages = []struct {
 	{"mmio/rxe/internal/abi", map[string]difference{"5.10": {absent: 29, differs: rxe5_10}, "6.1": {absent: 12}, "6.12": {}, "7.2": {}, "7.3": {}}},
 	{"mmio/mlx5/internal/abi", map[string]difference{"5.10": {absent: 39}, "6.1": {absent: 18}, "6.12": {absent: 13}, "7.2": {absent: 10}, "7.3": {}}},
 	{"mmio/siw/internal/abi", map[string]difference{"5.10": {}, "6.1": {}, "6.12": {}, "7.2": {}, "7.3": {}}},
-	{"mmio/efa/internal/abi", map[string]difference{"5.10": {absent: 22, differs: efa5_10}, "6.1": {absent: 14, differs: efa6_1}, "6.12": {absent: 10}, "7.2": {absent: 3}, "7.3": {}}},
+	{"mmio/efa/internal/abi", map[string]difference{"5.10": {absent: 24, differs: efa5_10}, "6.1": {absent: 16, differs: efa6_1}, "6.12": {absent: 11}, "7.2": {absent: 4}, "7.3": {}}},
 	{"netlinkrdma/internal/abi", map[string]difference{"5.10": {absent: 54}, "6.1": {absent: 39}, "6.12": {absent: 20}, "7.2": {absent: 1}, "7.3": {}}},
 	{"cm/internal/abi", map[string]difference{"5.10": {absent: 36}, "6.1": {absent: 36}, "6.12": {absent: 36}, "7.2": {}, "7.3": {}}},
 }
