@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"sync/atomic"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -62,14 +61,23 @@ type (
 		bell   *mmio.Region
 		events atomic.Uint32 // events that were delivered
 
-		mu   sync.Mutex     // held while completions are taken, and while the queue of a QP is emptied
-		ring *efa.CompQueue // guarded by mu
-		told uint32         // guarded by mu: events that ring was told of
-		last *QP            // guarded by mu: the QP of the last completion, or nil
-		seen uint32         // guarded by mu: qpTable.changes when last was looked up
-		bad  error          // guarded by mu: what the next Poll returns
+		mu      mmio.Lock      // held while completions are taken, and while the queue of a QP is emptied
+		ring    *efa.CompQueue // guarded by mu
+		several bool           // ring has more than one ring
+		last    lastEfa        // guarded by mu
+		told    uint32         // guarded by mu: events that ring was told of
+		bad     error          // guarded by mu: what the next Poll returns
+	}
+	// lastEfa is the QP of the last completion.
+	lastEfa struct {
+		qpn, seen uint32 // seen is qpTable.changes when it was looked up
+		sq        *efa.SendQueue
+		rq        *efa.RecvQueue // those of both that use the CQ
 	}
 )
+
+// noQPN is not the number of a QP: those have 16 bits.
+const noQPN = 1 << 16
 
 // EFAAttr are the attributes that only EFA devices have (struct efadv_device_attr). The longest message of SEND is
 // [PortAttr].MaxMsgSize.
@@ -190,7 +198,7 @@ func (dr efaDriver) prepareCQ(c *CQ, o *CQOptions) (udata, error) {
 	if err != nil {
 		return udata{}, fmt.Errorf("uverbs: %s: CreateCQ: %w", c.dev.Name(), err)
 	}
-	o.Size, c.efa = depth, &efaCQ{depth: depth}
+	o.Size, c.efa = depth, &efaCQ{depth: depth, last: lastEfa{qpn: noQPN}}
 	req := efa.CQRequest{SubCQs: x.SubCQs, Notify: o.Channel != nil}
 	return udata{in: req.Encode(), out: make([]byte, efa.CQRespSize)}, nil
 }
@@ -214,6 +222,7 @@ func (efaDriver) mapCQ(c *CQ, u udata) error {
 	if x.ring, err = efa.NewCompQueue(c.region.Bytes(), bell, rings, x.depth); err != nil {
 		return err
 	}
+	x.several = rings > 1
 	if c.ch != nil && bell == nil {
 		return fmt.Errorf("uverbs: %s: the kernel gave a CQ with a completion channel no doorbell", d.Name())
 	}

@@ -132,21 +132,31 @@ func postRecvsEfa(rq *efa.RecvQueue, wrs []RecvWR) error {
 	}
 	rq.Begin()
 	for i := range wrs {
-		s := rq.Slot(i, wrs[i].ID)
-		for _, e := range wrs[i].SGL {
-			if e.outside {
-				return postErr(i, ErrSGERange)
-			}
-			if err := s.AddSGE(e.Addr, e.Length, e.LKey); err != nil {
-				return postErr(i, efaErr(err, false))
+		wr := &wrs[i]
+		if len(wr.SGL) == 1 { // the usual case
+			if e := &wr.SGL[0]; !e.outside && rq.Put(i, wr.ID, e.Addr, e.Length, e.LKey) == nil {
+				continue
 			}
 		}
-		if err := s.Finish(); err != nil {
-			return postErr(i, efaErr(err, false))
+		if err := encodeRecvEfa(rq.Slot(i, wr.ID), wr.SGL); err != nil {
+			return postErr(i, err)
 		}
 	}
 	rq.Publish(len(wrs))
 	return nil
+}
+
+// encodeRecvEfa fills a receive.
+func encodeRecvEfa(s efa.RecvSlot, sgl []SGE) error {
+	for _, e := range sgl {
+		if e.outside {
+			return ErrSGERange
+		}
+		if err := s.AddSGE(e.Addr, e.Length, e.LKey); err != nil {
+			return efaErr(err, false)
+		}
+	}
+	return efaErr(s.Finish(), false)
 }
 
 // efaStatus is what a status of a completion means, for the verbs and in words. sure says that the words say all;
@@ -193,88 +203,187 @@ func (efaDriver) vendorText(code uint32) (text string, sure bool) {
 	return fmt.Sprintf("status %d of the device: %s", code, s.text), s.sure
 }
 
-// pollEfa is Poll for efa. A completion is matched with its request by the ID in it. It drops completions of QPs that
-// were closed or reset, and those of successful requests without SendSignaled: the device completes every request.
-func (c *CQ) pollEfa(wcs []WC) (n int, err error) {
-	x := c.efa
-	x.mu.Lock()
-	for n < len(wcs) && x.bad == nil {
-		e, ok := x.ring.Next()
+// pollEfa is Poll for efa.
+func (c *CQ) pollEfa(wcs []WC) (int, error) {
+	c.efa.mu.Lock()
+	n, other := c.plainEfa(wcs)
+	if !other {
+		return n, nil
+	}
+	for done := c.efa.bad != nil; !done; {
+		if n, done = c.otherEfa(wcs, n); !done {
+			more := 0
+			more, other = c.plainEfa(wcs[n:])
+			if n += more; !other {
+				return n, nil
+			}
+		}
+	}
+	return c.polledEfa(n)
+}
+
+// plainEfa moves completions of successful requests of the QP of the last completion into wcs, and drops those of
+// requests without SendSignaled: the device completes every request. On amd64 it calls no function before the doorbell,
+// so that the compiler keeps its variables in registers. The caller has locked mu. If the result is true, otherEfa must go
+// on. Otherwise mu is unlocked.
+func (c *CQ) plainEfa(wcs []WC) (int, bool) {
+	x, n := c.efa, uint(0)
+	if x.bad != nil {
+		return 0, true
+	}
+	ring, sq, rq, number := x.ring.Ring(), x.last.sq, x.last.rq, x.last.qpn
+	for n < uint(len(wcs)) {
+		wc := &wcs[n]
+		e, ok := ring.Look()
 		if !ok {
 			break
 		}
-		q, number, changes := x.last, uint32(e.QPN()), c.qps.changes.Load() // before the table
-		if q == nil || q.qpn != number || x.seen != changes {
-			q, _ = c.qps.Load(number)
-			x.last, x.seen = q, changes
+		if uint32(e.QPN()) != number || c.qps.changes.Load() != x.last.seen {
+			return int(n), true
 		}
-		if q != nil && c.takeEfa(q, e, &wcs[n]) {
-			n++
+		if id := e.ReqID(); e.Outcome() == efa.Sent {
+			if sq == nil || sq.Stale(id) {
+				return int(n), true
+			}
+			p := sq.At(id)
+			if !p.Waits() {
+				return int(n), true
+			}
+			ring.Skip()
+			op := p.Op()
+			if op&efa.Quiet != 0 {
+				sq.Take(p)
+				continue
+			}
+			*wc = WC{}
+			if op == efa.Read {
+				wc.ByteLen = p.Length()
+			}
+			wc.ID, wc.Opcode = sq.Take(p), efaCompleted[op%8]
+		} else {
+			if e.Outcome() != efa.Received || rq == nil || rq.Stale(id) {
+				return int(n), true
+			}
+			p := rq.At(id)
+			if !p.Waits() {
+				return int(n), true
+			}
+			ring.Skip()
+			*wc = WC{}
+			wc.Opcode = WCRecv
+			s := e.Source() // before the request is taken
+			wc.ByteLen, wc.SrcQP, wc.SLID = s.Length, uint32(s.QPN), s.AH
+			if e.IsWrite() {
+				wc.Opcode = WCRecvRDMAWrite
+			}
+			if e.HasImm() {
+				wc.Imm, wc.Flags = s.Imm, WCWithImm
+			}
+			wc.ID = rq.Take(p)
 		}
+		wc.QPN = number
+		n++
+	}
+	if x.several || c.closed.Load() { // a CQ that is closed may have been unmapped before it was read
+		return int(n), true
 	}
 	x.ring.Release()
+	x.mu.Unlock()
+	return int(n), false
+}
+
+// otherEfa handles the next completion, if plainEfa has left it, or makes plainEfa ready for it. wcs has n completions
+// already; the first result is how many it has then. The second one is true if Poll ends. The caller has locked mu.
+func (c *CQ) otherEfa(wcs []WC, n int) (int, bool) {
+	x := c.efa
+	if n == len(wcs) {
+		return n, true
+	}
+	ring := x.ring.Ring()
+	e, ok := ring.Look()
+	if !ok {
+		for range x.ring.Rings() - 1 {
+			x.ring.Turn()
+			if _, ok := x.ring.Ring().Look(); ok {
+				return n, false
+			}
+		}
+		return n, true
+	}
+	number, changes := uint32(e.QPN()), c.qps.changes.Load() // before the table
+	if number == x.last.qpn && changes == x.last.seen {
+		ring.Skip()
+		if c.takeEfa(e, &wcs[n]) {
+			n++
+		}
+		return n, x.bad != nil
+	}
+	x.last = lastEfa{qpn: noQPN}
+	if q, ok := c.qps.Load(number); !ok { // closed
+		ring.Skip()
+	} else {
+		x.last = lastEfa{qpn: number, seen: changes}
+		if q.sendCQ == c {
+			x.last.sq = q.efa.sq
+		}
+		if q.recvCQ == c {
+			x.last.rq, x.last.unsolicited = q.efa.rq, q.efa.unsolicited
+		}
+	}
+	return n, false
+}
+
+// polledEfa unlocks mu at the end of a Poll that has moved n completions.
+func (c *CQ) polledEfa(n int) (int, error) {
+	x := c.efa
+	x.ring.Turn() // the next Poll begins with another ring
+	x.ring.Release()
+	var err error
 	if n == 0 {
 		err, x.bad = x.bad, nil
 	}
 	x.mu.Unlock()
-	if c.closed.Load() { // the ring may have been unmapped before it was read
+	if c.closed.Load() {
 		return 0, c.errClosed()
 	}
 	return n, err
 }
 
-// takeEfa takes a completion of a QP, and reports whether the program gets it.
-func (c *CQ) takeEfa(q *QP, e efa.CQE, wc *WC) bool {
-	code := e.Status()
-	*wc = WC{VendorErr: uint32(code), QPN: q.qpn}
-	if code != efa.StatusOK {
-		wc.Status = efaDriver{}.verbsStatus(code)
-	}
+// takeEfa handles a completion of the last QP that pollEfa has left, and reports whether the program gets it.
+func (c *CQ) takeEfa(e efa.CQE, wc *WC) bool {
+	x, code, kind, id := &c.efa.last, e.Status(), e.Kind(), e.ReqID()
 	ok, stale := false, false
-	switch kind := e.Kind(); {
-	case kind == efa.KindSend && q.sendCQ == c:
-		var op efa.Op
-		var length uint32
-		if wc.ID, op, length, ok = q.efa.sq.Complete(e.ReqID()); ok {
-			if wc.Opcode = efaCompleted[op&^efa.Quiet]; wc.Opcode == WCRDMARead && wc.Status == WCSuccess {
-				wc.ByteLen = length
-			}
-			return op&efa.Quiet == 0 || wc.Status != WCSuccess
+	*wc = WC{Status: efaDriver{}.verbsStatus(code), VendorErr: uint32(code), QPN: x.qpn}
+	switch {
+	case kind == efa.KindSend && x.sq != nil:
+		if code != efa.StatusOK {
+			var op efa.Op
+			wc.ID, op, _, ok = x.sq.Complete(id)
+			wc.Opcode = efaCompleted[op%8]
 		}
-		stale = q.efa.sq.Stale(e.ReqID())
-	case kind == efa.KindRecv && q.recvCQ == c && (q.efa.unsolicited || !e.Unsolicited()):
-		wc.Opcode = WCRecv
-		if code == efa.StatusOK {
-			c.receivedEfa(e, wc)
+		stale = x.sq.Stale(id)
+	case kind == efa.KindRecv && x.unsolicited && e.Unsolicited(): // it has no request
+		s := e.Source()
+		wc.Opcode, wc.ByteLen, wc.SrcQP, wc.SLID = WCRecvRDMAWrite, s.Length, uint32(s.QPN), s.AH
+		if e.HasImm() {
+			wc.Imm, wc.Flags = s.Imm, WCWithImm
 		}
-		if e.Unsolicited() { // it has no request
-			return true
+		return true
+	case kind == efa.KindRecv && x.rq != nil && !e.Unsolicited():
+		if code != efa.StatusOK {
+			wc.Opcode = WCRecv
+			wc.ID, ok = x.rq.Complete(id)
 		}
-		if wc.ID, ok = q.efa.rq.Complete(e.ReqID()); ok {
-			return true
-		}
-		stale = q.efa.rq.Stale(e.ReqID())
+		stale = x.rq.Stale(id)
 	}
-	if !stale {
-		c.efa.bad = fmt.Errorf("%w: a completion of QP %d is for no request that was posted: request ID %#x, status %d", ErrCQOverrun, q.qpn, e.ReqID(), code)
+	if !ok && !stale {
+		c.efa.bad = fmt.Errorf("%w: a completion of QP %d is for no request that was posted: request ID %#x, status %d", ErrCQOverrun, x.qpn, id, code)
 	}
-	return false
-}
-
-// receivedEfa fills in what a receive says of the message. The entry must be read before its request is taken.
-func (c *CQ) receivedEfa(e efa.CQE, wc *WC) {
-	s := e.Source()
-	wc.ByteLen, wc.SrcQP, wc.SLID = s.Length, uint32(s.QPN), s.AH
-	if e.IsWrite() {
-		wc.Opcode = WCRecvRDMAWrite
-	}
-	if e.HasImm() {
-		wc.Imm, wc.Flags = s.Imm, WCWithImm
-	}
+	return ok
 }
 
 // efaCompleted are the operations of completions, by those of requests. WCSend is 0.
-var efaCompleted = [...]WCOpcode{WRRDMAWrite: WCRDMAWrite, WRRDMAWriteWithImm: WCRDMAWrite, WRRDMARead: WCRDMARead}
+var efaCompleted = [8]WCOpcode{WRRDMAWrite: WCRDMAWrite, WRRDMAWriteWithImm: WCRDMAWrite, WRRDMARead: WCRDMARead}
 
 // armEfa arms the CQ for any completion: the device does not know which messages are solicited.
 func (c *CQ) armEfa() error {

@@ -175,6 +175,48 @@ func TestEfaPoll(t *testing.T) {
 	}
 }
 
+// TestEfaRings: a CQ of two rings is polled to the end, and completions in one ring do not keep back those in the other.
+func TestEfaRings(t *testing.T) {
+	f := newEfaFake()
+	f.context[8] = 2
+	d := value(f.open(t))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 8}))(t)
+	qp := value(pd.CreateQP(QPOptions{Type: ib.SRD, SendCQ: cq, RecvCQ: cq}))(t)
+	qp.state.Store(uint32(ib.QPRTS))
+	ah := value(pd.CreateAH(AHAttr{Port: 1, GRH: GRH{DGID: ib.GID{0: 0xfe, 15: 1}}}))(t)
+	wr := SendWR{Opcode: WRSend, AH: ah, Flags: SendSignaled, SGL: []SGE{{Length: 8, LKey: 5}}}
+	rings, done, posted, wcs := [2][]byte{f.ring[:8*32], f.ring[8*32:]}, [2]int{}, 0, make([]WC, 8)
+	put := func(ring int, status uint8) {
+		wr.ID = uint64(ring)
+		must(t, qp.PostSend(wr))
+		f.ring, f.done = rings[ring], done[ring]
+		f.complete(1, status, qp.qpn, f.id(posted%64))
+		done[ring], posted = f.done, posted+1
+	}
+	for range 10 { // around the rings
+		for _, ring := range []int{0, 0, 1, 0, 1, 1} {
+			put(ring, uint8(ring))
+		}
+		if n, err := cq.Poll(wcs); n != 6 || err != nil || f.bell("cq") != uint32(posted) {
+			t.Fatalf("%d completions, %v; the doorbell says %d, want %d", n, err, f.bell("cq"), posted)
+		}
+		put(0, 0)
+		put(1, 0)
+		both := [2]bool{}
+		for range 2 {
+			if n, err := cq.Poll(wcs[:1]); n != 1 || err != nil {
+				t.Fatalf("%d completions, %v", n, err)
+			}
+			both[wcs[0].ID] = true
+			put(int(wcs[0].ID), 0)
+		}
+		if n, err := cq.Poll(wcs); n != 2 || err != nil || !both[0] || !both[1] {
+			t.Fatalf("%d completions, %v; two of %v came first", n, err, both)
+		}
+	}
+	must(t, qp.Close(), ah.Close(), cq.Close(), pd.Close())
+}
+
 // TestEfaStatuses: every status is one of the verbs, as libefa has it.
 func TestEfaStatuses(t *testing.T) {
 	r := newEfaRig(t, QPOptions{}, CQOptions{Size: 64})

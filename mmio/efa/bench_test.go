@@ -32,7 +32,7 @@ func BenchmarkPostPoll(b *testing.B) {
 				}
 			}, func(n int) {
 				for range n {
-					c, ok := r.cq.Next()
+					c, ok := next(r.cq)
 					if !ok || c.Kind() != KindSend {
 						b.Fatal("no completion")
 					}
@@ -59,8 +59,7 @@ func BenchmarkRecv(b *testing.B) {
 		}
 		r.rq.Begin()
 		for i := range n {
-			s := r.rq.Slot(i, uint64(i))
-			if s.AddSGE(0x2000, 64, 9) != nil || s.Finish() != nil {
+			if r.rq.Put(i, uint64(i), 0x2000, 64, 9) != nil {
 				b.Fatal("refused")
 			}
 		}
@@ -72,7 +71,7 @@ func BenchmarkRecv(b *testing.B) {
 		}
 	}, func(n int) {
 		for range n {
-			c, ok := r.cq.Next()
+			c, ok := next(r.cq)
 			if !ok || c.Kind() != KindRecv {
 				b.Fatal("no completion")
 			}

@@ -2,7 +2,6 @@ package efa
 
 import (
 	"fmt"
-	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
@@ -12,21 +11,20 @@ import (
 // A CompQueue is a completion queue: a number of rings (sub-CQs) with one doorbell. The kernel says which of
 // the rings the completions of a QP's sends and receives go to. One goroutine at a time may use it.
 type CompQueue struct {
-	rings []compRing
-	next  *compRing // the ring that is read next
-	mask  uint32    // number of entries of a ring - 1
-	log   uint32    // log2 of the number
-	taken uint32    // entries of all rings that were taken
-	told  uint32    // and that were released
+	rings []CompRing
+	turn  *CompRing // the ring whose turn it is
+	told  uint32    // entries of all rings that were released
 	seq   uint32    // number of events, by which the device recognizes outdated requests
 	bell  *uint32
 }
 
-// compRing is the state of one ring.
-type compRing struct {
+// A CompRing is one ring of a completion queue.
+type CompRing struct {
 	base  unsafe.Pointer // does not keep the mapping alive
-	next  *compRing
-	taken uint32
+	taken uint32         // entries that were taken
+	mask  uint32         // number of entries - 1
+	phase uint32         // the phase bit of an entry that is not there yet, in its place
+	next  *CompRing
 }
 
 // NewCompQueue makes a completion queue in zeroed memory of the kernel, which may be read-only: rings with
@@ -39,11 +37,11 @@ func NewCompQueue(mem, doorbell []byte, rings, depth int) (*CompQueue, error) {
 	if need := rings * depth * EntrySize; len(mem) < need || uintptr(unsafe.Pointer(&mem[0]))%8 != 0 {
 		return nil, fmt.Errorf("%w: completion queue: got %d bytes, %d rings of %d entries need %d, aligned to 8", ErrMapping, len(mem), rings, depth, need)
 	}
-	q := &CompQueue{rings: make([]compRing, rings), mask: uint32(depth - 1), log: uint32(bits.TrailingZeros(uint(depth)))}
+	q := &CompQueue{rings: make([]CompRing, rings)}
 	for i := range q.rings {
-		q.rings[i].base, q.rings[i].next = unsafe.Pointer(&mem[i*depth*EntrySize]), &q.rings[(i+1)%rings]
+		q.rings[i] = CompRing{base: unsafe.Pointer(&mem[i*depth*EntrySize]), mask: uint32(depth - 1), next: &q.rings[(i+1)%rings]}
 	}
-	q.next = &q.rings[0]
+	q.turn = &q.rings[0]
 	if doorbell != nil {
 		var err error
 		if q.bell, err = register(doorbell); err != nil {
@@ -57,37 +55,43 @@ func NewCompQueue(mem, doorbell []byte, rings, depth int) (*CompQueue, error) {
 const maxSubCQs = 64
 
 // Cap returns the maximum number of completions in one ring of the queue.
-func (q *CompQueue) Cap() int { return int(q.mask) + 1 }
+func (q *CompQueue) Cap() int { return int(q.turn.mask) + 1 }
 
-// Next takes the next completion, or returns false if there is none. It looks at the rings in turn. The entry
-// may be read until Release, or until another request is posted to the queue whose request has completed.
-func (q *CompQueue) Next() (c CQE, ok bool) {
-	for range q.rings {
-		r := q.next
-		if r.next != r {
-			q.next = r.next
-		}
-		c.p = unsafe.Add(r.base, uintptr(r.taken&q.mask)*EntrySize)
-		// A load of 4 bytes that the compiler does not split and the race detector understands. The phase
-		// bit, which the device writes last, is 1 in the first round.
-		if (atomic.LoadUint32((*uint32)(c.p))>>24^r.taken>>(q.log&31))&1 == 0 {
-			continue
-		}
-		// Pairs with the order in which the device writes an entry.
-		mmio.FromDevice()
-		c.word = atomic.LoadUint64((*uint64)(c.p))
-		r.taken++
-		q.taken++
-		return c, true
+// Rings returns the number of rings.
+func (q *CompQueue) Rings() int { return len(q.rings) }
+
+// Ring returns the ring whose turn it is.
+func (q *CompQueue) Ring() *CompRing { return q.turn }
+
+// Turn goes on to the next ring.
+func (q *CompQueue) Turn() { q.turn = q.turn.next }
+
+// Look returns the next completion of the ring, or returns false if there is none. The entry may be read until
+// Release, or until another request is posted to the queue whose request has completed.
+func (r *CompRing) Look() (c CQE, ok bool) {
+	c.p = unsafe.Add(r.base, uintptr(r.taken&r.mask)*EntrySize)
+	// A load of 4 bytes that the compiler does not split and the race detector understands. The phase
+	// bit, which the device writes last, is 1 in the first round.
+	if (atomic.LoadUint32((*uint32)(c.p))^r.phase)&cqePhase == 0 {
+		return c, false
 	}
-	return CQE{}, false
+	// Pairs with the order in which the device writes an entry.
+	mmio.FromDevice()
+	c.word = atomic.LoadUint64((*uint64)(c.p))
+	return c, true
+}
+
+// Skip takes the completion that Look has returned.
+func (r *CompRing) Skip() {
+	if r.taken++; r.taken&r.mask == 0 {
+		r.phase ^= cqePhase
+	}
 }
 
 // Event counts an event that was delivered. The device ignores requests from before the event.
 func (q *CompQueue) Event() { q.seq++ }
 
-// A CQE is a completion. Its methods but Source have what they return from the time when it was
-// taken.
+// A CQE is a completion. Its methods but Source have what they return from the time of Look.
 type CQE struct {
 	p    unsafe.Pointer
 	word uint64
@@ -106,6 +110,7 @@ const (
 // Bits of the flags, in the first word.
 const (
 	cqeStatus      = 16
+	cqePhase       = 1 << 24
 	cqeKind        = 25
 	cqeImm         = 27
 	cqeOp          = 28
@@ -123,6 +128,20 @@ func (c CQE) Kind() Kind {
 		return k
 	}
 	return KindUnknown
+}
+
+// An Outcome is the kind of a completion, its status, and whether a receive is unsolicited.
+type Outcome uint32
+
+// Outcomes of requests that have succeeded. There are many others.
+const (
+	Sent     = Outcome(KindSend) << cqeKind
+	Received = Outcome(KindRecv) << cqeKind
+)
+
+// Outcome returns the outcome.
+func (c CQE) Outcome() Outcome {
+	return Outcome(c.word) & (0xff<<cqeStatus | 3<<cqeKind | 1<<cqeUnsolicited)
 }
 
 // ReqID returns the ID of the request, for Complete.

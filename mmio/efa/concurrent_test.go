@@ -78,7 +78,7 @@ func TestConcurrently(t *testing.T) {
 	}()
 	seen := make([]bool, total)
 	for done := 0; done < total; {
-		c, ok := r.cq.Next()
+		c, ok := next(r.cq)
 		if !ok {
 			runtime.Gosched()
 			continue

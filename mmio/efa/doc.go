@@ -17,9 +17,9 @@
 //	err = s.AddSGE(addr, length, lkey)     s.Finish()
 //	sq.Publish(1)                          // copies the request and rings the doorbell
 //
-//	c, ok := cq.Next()
+//	c, ok := cq.Ring().Look()
 //	id, op, length, ok := sq.Complete(c.ReqID())
-//	cq.Release()
+//	cq.Ring().Skip()                       cq.Release()
 //
 // # Request IDs
 //

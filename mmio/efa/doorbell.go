@@ -40,7 +40,7 @@ func register(mem []byte) (*uint32, error) {
 // Preconditions: 0 < n; Room(n) was true; all n were filled.
 func (q *SendQueue) Publish(n int) {
 	pos, left := q.head, uint32(n)
-	// Pairs with Acquire in take: the records of the requests are complete.
+	// Pairs with Acquire in At: the records of the requests are complete.
 	q.publish(n)
 	for room := q.batch; ; {
 		k := min(left, room, q.mask+1-pos&q.mask)
@@ -80,26 +80,26 @@ const (
 	bellArm      = 1 << 31
 )
 
-// Release returns the completions that Next has returned to the device, which may overwrite them at once.
-func (q *CompQueue) Release() {
-	if q.taken == q.told || q.bell == nil {
+// Release returns the completions that were taken to the device, which may overwrite them at once.
+func (q *CompQueue) Release() { q.tell(0) }
+
+// Arm requests an event for the next completion. If there is one already that was not released, the event
+// comes at once. It does nothing if the queue has no doorbell.
+func (q *CompQueue) Arm() { q.tell(bellArm) }
+
+// tell releases completions, with more bits of the doorbell, if there is something to tell.
+func (q *CompQueue) tell(more uint32) {
+	taken := q.turn.taken
+	for r := q.turn.next; r != q.turn; r = r.next {
+		taken += r.taken
+	}
+	if taken == q.told && more == 0 || q.bell == nil {
 		return
 	}
-	q.told = q.taken
+	q.told = taken
 	// 1. The entries were read before they are returned: their contents have been stored elsewhere, and a
 	// store follows the load of its value.
 	mmio.ToDevice()
 	// 2. The device may overwrite what is before the counter.
-	mmio.Store32(q.bell, q.taken&0xffff|q.seq&3<<bellSeqShift)
-}
-
-// Arm requests an event for the next completion. If there is one already that was not released, the event
-// comes at once. It does nothing if the queue has no doorbell.
-func (q *CompQueue) Arm() {
-	if q.bell == nil {
-		return
-	}
-	q.told = q.taken
-	mmio.ToDevice()
-	mmio.Store32(q.bell, q.taken&0xffff|q.seq&3<<bellSeqShift|bellArm)
+	mmio.Store32(q.bell, taken&0xffff|q.seq&3<<bellSeqShift|more)
 }

@@ -113,7 +113,7 @@ func FuzzQueues(f *testing.F) {
 			case 7: // into the CQ
 				r.peer.cq[(s.next()<<8|s.next())%len(r.peer.cq)] = byte(s.next())
 				for range 20 { // a device that has written its phase everywhere never ends
-					c, ok := r.cq.Next()
+					c, ok := next(r.cq)
 					if !ok {
 						break
 					}

@@ -91,6 +91,19 @@ func (p *peer) descriptors() (all [][]byte) {
 	return all
 }
 
+// next takes the next completion of the rings in turn.
+func next(q *CompQueue) (c CQE, ok bool) {
+	for range q.Rings() {
+		r := q.Ring()
+		q.Turn()
+		if c, ok = r.Look(); ok {
+			r.Skip()
+			break
+		}
+	}
+	return c, ok
+}
+
 // Bits of the flags of an entry.
 const (
 	entrySend        = 1 << 1
@@ -143,8 +156,6 @@ func (r *rig) receive(tb testing.TB, id uint64) {
 		tb.Fatal("no room for a receive")
 	}
 	r.rq.Begin()
-	s := r.rq.Slot(0, id)
-	testenv.Must(tb, s.AddSGE(id<<12, 64, 9))
-	testenv.Must(tb, s.Finish())
+	testenv.Must(tb, r.rq.Put(0, id, id<<12, 64, 9))
 	r.rq.Publish(1)
 }

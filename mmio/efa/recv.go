@@ -73,6 +73,32 @@ func (q *RecvQueue) Slot(i int, id uint64) RecvSlot {
 	return RecvSlot{q: q, id: id, index: index, seq: seq, marks: uint64(index|q.gen) | descFirst}
 }
 
+// Put fills the i-th receive that is not published yet with one entry. It does what Slot, AddSGE and Finish do,
+// with fewer instructions. The error is ErrKey.
+//
+// Preconditions: those of Slot.
+func (q *RecvQueue) Put(i int, id, addr uint64, length, lkey uint32) error {
+	if lkey > MaxKey {
+		return ErrKey
+	}
+	seq, at := q.head+uint32(i), q.next
+	index := uint32(*q.place(seq))
+	p := q.desc(at)
+	put64(p, 0, addr)
+	put64(p, 8, uint64(index|q.gen)|uint64(min(length, MaxRecvLength))<<descLength|uint64(lkey)<<descKey|descFirst|descLast)
+	q.record(index, seq, at, id, 1)
+	q.next = at + 1
+	return nil
+}
+
+// record records a receive with n entries, of which the first one is at a position.
+func (q *RecvQueue) record(index, seq, at uint32, id uint64, n uint32) {
+	e := q.slot(index)
+	e.id.Store(id)
+	e.what.Store(uint64(seq) | uint64(at)<<32)
+	e.state.Store(uint64(n) | slotUsed)
+}
+
 // AddSGE appends length bytes of registered memory at addr to the memory for the message. The device has 16
 // bits for a length, and no message is as long, so that a longer entry counts as MaxRecvLength. The errors are
 // ErrTooManySGE and ErrKey; they leave the receive unchanged.
@@ -98,19 +124,20 @@ func (s *RecvSlot) Finish() error {
 	}
 	q := s.q
 	*(*uint64)(unsafe.Add(q.desc(q.next+s.n-1), 8)) |= descLast
-	e := q.slot(s.index)
-	e.id.Store(s.id)
-	e.what.Store(uint64(s.seq) | uint64(q.next)<<32)
-	e.state.Store(uint64(s.n) | slotUsed)
+	q.record(s.index, s.seq, q.next, s.id, s.n)
 	q.next += s.n
 	return nil
 }
 
 // Complete takes the completion of a receive, which may be any that was published and has not completed,
 // and returns its ID. If there is no such receive, nothing changes and ok is false; see [RecvQueue.Stale].
+// It is Stale, At, Waits and Take.
 func (q *RecvQueue) Complete(reqID uint16) (id uint64, ok bool) {
-	id, _, _, ok = q.take(reqID)
-	return id, ok
+	p, ok := q.posted(reqID)
+	if !ok {
+		return 0, false
+	}
+	return q.Take(p), true
 }
 
 // Reset empties the queue after the QP has moved to state RESET; see [SendQueue.Reset].

@@ -339,12 +339,19 @@ func TestRecvAround(t *testing.T) {
 		testenv.Must(t, dropped.AddSGE(1, 1, 1))
 		testenv.Must(t, dropped.Finish())
 		r.rq.Begin() // which drops it
-		s := r.rq.Slot(0, id)
-		for j := range n {
-			testenv.Must(t, s.AddSGE(id<<8+uint64(j), uint32(100+j), 0xabcdef))
+		if n == 1 && id%2 == 0 {
+			testenv.Must(t, r.rq.Put(0, id, id<<8, 100, 0xabcdef))
+		} else {
+			s := r.rq.Slot(0, id)
+			for j := range n {
+				testenv.Must(t, s.AddSGE(id<<8+uint64(j), uint32(100+j), 0xabcdef))
+			}
+			testenv.Must(t, s.Finish())
 		}
-		testenv.Must(t, s.Finish())
 		r.rq.Publish(1)
+		if sges, ok := r.rq.Find(id); !ok || len(sges) != n || sges[0].Addr != id<<8 {
+			t.Fatalf("receive %d of %d entries is remembered as %+v, %v", id, n, sges, ok)
+		}
 		all := r.descriptors()
 		if bell := le.Uint32(r.recvBell); bell != r.received&0xffff {
 			t.Fatalf("doorbell %#x after %d descriptors", bell, r.received)
@@ -396,8 +403,12 @@ func TestRecvErrors(t *testing.T) {
 		t.Errorf("three entries: %v, want %v", err, ErrTooManySGE)
 	}
 	testenv.Must(t, s.Finish())
-	r.rq.Publish(1)
-	if all := r.descriptors(); len(all) != 2 || le.Uint16(all[0][10:]) != math.MaxUint16 || le.Uint16(all[1][10:]) != 0 {
+	if err := r.rq.Put(1, 1, 0, 1, 1<<24); err != ErrKey {
+		t.Errorf("a long key: %v, want %v", err, ErrKey)
+	}
+	testenv.Must(t, r.rq.Put(1, 1, 0, math.MaxUint32, 1))
+	r.rq.Publish(2)
+	if all := r.descriptors(); len(all) != 3 || le.Uint16(all[2][10:]) != math.MaxUint16 || le.Uint16(all[0][10:]) != math.MaxUint16 || le.Uint16(all[1][10:]) != 0 {
 		t.Errorf("descriptors % x", all)
 	}
 }
@@ -518,17 +529,15 @@ func TestNoAllocs(t *testing.T) {
 		s.Finish()
 		r.sq.Publish(2)
 		r.rq.Begin()
-		slot := r.rq.Slot(0, 1)
-		slot.AddSGE(1, 2, 3)
-		slot.Finish()
+		r.rq.Put(0, 1, 1, 2, 3)
 		r.rq.Publish(1)
 		at := int(r.sent) % 8 * 64
 		r.complete(0, entry(idOf(r.llq[at:]), 0, entrySend, 1))
-		c, _ := r.cq.Next()
+		c, _ := next(r.cq)
 		r.sq.Complete(c.ReqID())
 		r.sent++
 		r.complete(0, entry(idOf(r.llq[int(r.sent)%8*64:]), 0, entrySend, 1))
-		c, _ = r.cq.Next()
+		c, _ = next(r.cq)
 		r.sq.Complete(c.ReqID())
 		r.sent++
 		r.rq.Complete(idOf(r.peer.rq[int(r.received)%8*16:][:16]))

@@ -264,10 +264,14 @@ func (s *SendSlot) Finish() {
 
 // Complete takes the completion of a request, which may be any that was published and has not completed.
 // It returns the ID, the operation and the number of bytes of the request. If there is no such request,
-// nothing changes and ok is false; see [SendQueue.Stale].
+// nothing changes and ok is false; see [SendQueue.Stale]. It is Stale, At, Waits and Take.
 func (q *SendQueue) Complete(reqID uint16) (id uint64, op Op, length uint32, ok bool) {
-	id, what, state, ok := q.take(reqID)
-	return id, Op(state), uint32(what >> 32), ok
+	p, ok := q.posted(reqID)
+	if !ok {
+		return 0, 0, 0, false
+	}
+	length = p.Length()
+	return q.Take(p), p.Op(), length, true
 }
 
 // Reset empties the queue after the QP has moved to state RESET. Requests that have not completed never do:

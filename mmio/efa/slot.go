@@ -91,7 +91,7 @@ func (s *slots) Room(n int) bool { return int64(int32(s.limit-s.head)) >= int64(
 //
 //go:noinline
 func (s *slots) refresh(n int) bool {
-	s.limit = s.tail.Acquire() // pairs with Release in take
+	s.limit = s.tail.Acquire() // pairs with Release in Take
 	return int64(int32(s.limit-s.head)) >= int64(n)
 }
 
@@ -102,31 +102,64 @@ func (s *slots) Posted() int {
 	return int(min(s.published.Acquire()-done, s.n)) // a reset is between the two
 }
 
-// take takes the completion of a request, and returns the words of its record. It returns false and changes
-// nothing unless the queue has published a request with this ID, in this generation, that has not completed.
-func (s *slots) take(reqID uint16) (id, what, state uint64, ok bool) {
-	index := uint32(reqID) ^ s.gen
-	if index > s.mask { // of another generation
-		return 0, 0, 0, false
-	}
-	e := s.slot(index)
-	published := s.published.Acquire() // pairs with Release in publish
-	id, what, state = e.id.Load(), e.what.Load(), e.state.Load()
+// A Posted is what is known of the request with an ID, which may be of the past.
+type Posted struct {
+	slot      *slot
+	index     uint32
+	published uint32 // see slots
+	state     uint64
+}
+
+// Op returns the operation of a send.
+func (p Posted) Op() Op { return Op(p.state) }
+
+// Length returns the number of bytes of a send, until Take.
+func (p Posted) Length() uint32 { return uint32(p.slot.what.Load() >> 32) }
+
+// Waits reports whether the request was published and has not completed.
+func (p Posted) Waits() bool {
 	// A slot may be in use and not published yet.
-	if state&slotUsed == 0 || int32(published-uint32(what)) <= 0 {
-		return 0, 0, 0, false
+	return p.state&slotUsed != 0 && int32(p.published-uint32(p.slot.what.Load())) > 0
+}
+
+// At returns the last request with an ID.
+//
+// Preconditions: Stale returns false for it.
+func (s *slots) At(reqID uint16) (p Posted) {
+	p.index = uint32(reqID) ^ s.gen
+	p.slot = s.slot(p.index)
+	p.published = s.published.Acquire() // pairs with Release in publish
+	p.state = p.slot.state.Load()
+	return p
+}
+
+// posted returns the request with an ID, or false unless the queue has published one in this generation that has
+// not completed.
+func (s *slots) posted(reqID uint16) (p Posted, ok bool) {
+	if s.Stale(reqID) {
+		return p, false
 	}
-	e.state.Store(state &^ slotUsed)
+	p = s.At(reqID)
+	return p, p.Waits()
+}
+
+// Take takes the completion of a request, and returns its ID. Like Stale, At and Waits it is inlined where
+// completions are polled; one function for all would be too long for that.
+//
+// Preconditions: At has returned p, Waits returns true, and nothing was taken since.
+func (s *slots) Take(p Posted) (id uint64) {
+	id = p.slot.id.Load()
+	p.slot.state.Store(p.state &^ slotUsed)
 	tail := s.tail.Acquire() // only this goroutine stores it
-	*s.place(tail) = uint16(index)
+	*s.place(tail) = uint16(p.index)
 	s.tail.Release(tail + 1) // pairs with Acquire in refresh
-	return id, what, state, true
+	return id
 }
 
 // publish counts n more requests.
 func (s *slots) publish(n int) {
 	s.head += uint32(n)
-	s.published.Release(s.head) // pairs with Acquire in take
+	s.published.Release(s.head) // pairs with Acquire in At
 }
 
 // Stale reports whether a request ID is of another generation of the queue: the request was posted before
