@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"syscall"
@@ -66,7 +67,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 		if errno == syscall.EINVAL && !strings.Contains(hint, "matches the peer's family") && !strings.Contains(hint, "on AWS") {
 			hint += ", or " + usedUp(p.dev.Name(), "AHs", p.dev.attr.MaxAH)
 		}
-		return nil, about(p.dev.cmd.fail("CREATE_AH", errno, hint), "", attr.given())
+		return nil, about(p.dev.cmd.fail("CREATE_AH", errno, cmp.Or(hint, p.dev.fullHint(errno, "AHs", p.dev.attr.MaxAH))), "", attr.given())
 	}
 	a.handle = resp.AHHandle
 	if err := p.dev.driver.openAH(a, u); err != nil {

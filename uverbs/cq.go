@@ -145,7 +145,7 @@ func (c *CQ) create(o CQOptions) (err error) {
 		}
 	}
 	if errno != 0 {
-		return about(d.cmd.fail("CREATE_CQ", errno, d.ringHint(errno, "", c.region)), "", fmt.Sprintf("Size %d", o.Size))
+		return about(d.cmd.fail("CREATE_CQ", errno, d.ringHint(errno, d.fullHint(errno, "CQs", d.attr.MaxCQ), c.region)), "", fmt.Sprintf("Size %d", o.Size))
 	}
 	if err := d.driver.mapCQ(c, u); err != nil {
 		return errors.Join(err, c.destroyKernel())

@@ -347,6 +347,24 @@ func (d *Device) removeOpened() {
 	opened.mu.Unlock()
 }
 
+// fullHint explains ENOMEM of a command that creates an object of a kind: how many of them are in use, if the kernel
+// counts them, and how many the device has.
+func (d *Device) fullHint(errno syscall.Errno, kind string, limit uint32) string {
+	if errno != syscall.ENOMEM || d.info.InProcess {
+		return ""
+	}
+	dev, err := netlinkrdma.DeviceByName(d.Name())
+	if err == nil {
+		var res netlinkrdma.ResourceCounts
+		if res, err = netlinkrdma.Resources(dev, netlinkrdma.ListOptions{}); err == nil {
+			if used, counted := map[string]uint64{"QPs": res.QPs, "CQs": res.CQs, "PDs": res.PDs}[kind]; counted {
+				return inUse(d.Name(), kind, used, limit)
+			}
+		}
+	}
+	return usedUp(d.Name(), kind, limit)
+}
+
 // ringHint explains ENOMEM of a command that pins rings of the device's driver, or returns other.
 func (d *Device) ringHint(errno syscall.Errno, other string, rings ...*mmio.Region) string {
 	if errno != syscall.ENOMEM || !d.driver.capabilities().pinsRings || d.info.InProcess {

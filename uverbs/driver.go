@@ -251,6 +251,8 @@ type sentWR struct {
 	length uint32 // bytes of data
 	sges   []SGE
 	qpn    uint32 // destination QP of a datagram, otherwise 0
+	qkey   uint32 // of SRD, as the number of the AH
+	ah     uint16
 	raddr  uint64 // of the peer's memory
 	rkey   uint32 // of the peer's memory, or the new key of a bound window
 	mwRKey uint32 // the old key of that window

@@ -163,6 +163,21 @@ func (efaDriver) openAH(a *AH, u udata) (err error) {
 	return err
 }
 
+// gidOfAH returns the GID of an open AH with a number of efa in the PD of the QP.
+func (q *QP) gidOfAH(number uint16) (ib.GID, bool) {
+	d := q.dev
+	d.tree.Lock()
+	defer d.tree.Unlock()
+	for o := d.newest; o != nil; o = o.older {
+		if a, ok := o.self.(*AH); ok && a.efa == number && len(o.parents) > 0 {
+			if p, ok := o.parents[0].self.(*PD); ok && p.handle == q.pd {
+				return a.attr.GRH.DGID, true
+			}
+		}
+	}
+	return ib.GID{}, false
+}
+
 // unsupportedMR: the kernel would not say which of the rights it refuses.
 func (efaDriver) unsupportedMR(d *Device, r *region) string {
 	allowed := AccessLocalWrite | accessWishes
@@ -210,7 +225,7 @@ func (efaDriver) mapCQ(c *CQ, u udata) error {
 	if err != nil {
 		return err
 	}
-	if c.region, err = d.mapEfa(r.Ring); err != nil {
+	if c.region, err = d.mappedEfa(d.cmd.MapReadOnly, r.Ring); err != nil { // the device alone writes it
 		return err
 	}
 	var bell []byte
@@ -302,7 +317,12 @@ func (efaDriver) freeQP(q *QP) error {
 
 // mapEfa maps memory at the length that the kernel has given, which accepts no other.
 func (d *Device) mapEfa(m efa.Mapping) (*mmio.Region, error) {
-	region, err := d.cmd.Map(m.Offset, m.Size)
+	return d.mappedEfa(d.cmd.Map, m)
+}
+
+// mappedEfa maps memory in one way.
+func (d *Device) mappedEfa(how func(offset uint64, size int) (*mmio.Region, error), m efa.Mapping) (*mmio.Region, error) {
+	region, err := how(m.Offset, m.Size)
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: %s: map %d bytes of a queue: %w", d.Name(), m.Size, err)
 	}

@@ -402,7 +402,7 @@ func (efaDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
 		return sentWR{}, false
 	}
 	i, ok := q.efa.sq.Find(id)
-	s := sentWR{op: WROpcode(i.Op &^ efa.Quiet), length: i.Length, sges: efaSGEs(i.SGEs), qpn: uint32(i.Peer.QPN), raddr: i.RemoteAddr, rkey: i.RKey}
+	s := sentWR{op: WROpcode(i.Op &^ efa.Quiet), length: i.Length, sges: efaSGEs(i.SGEs), qpn: uint32(i.Peer.QPN), qkey: i.Peer.QKey, ah: i.Peer.AH, raddr: i.RemoteAddr, rkey: i.RKey}
 	return s, ok
 }
 

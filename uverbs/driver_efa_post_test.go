@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // TestEfaPost: each operation, by both ways of posting, is a request of the device with one doorbell for all.
@@ -237,6 +238,52 @@ func TestEfaStatuses(t *testing.T) {
 			t.Errorf("status %d: %v, want %q", status, err, text)
 		}
 	}
+}
+
+// TestEfaAtPeer: if the peer is a QP of this program, the error of a request says what is wrong there, and only then.
+func TestEfaAtPeer(t *testing.T) {
+	r := newEfaRig(t, QPOptions{}, CQOptions{Size: 64})
+	r.dev.addOpened()
+	t.Cleanup(r.dev.removeOpened)
+	r.port.LinkLayer, r.gids = 1, []abi.GIDEntry{{PortNum: 1}} // so that the GIDs come from the kernel, not from sysfs
+	copy(bytesOf(&r.gids[0].GID), r.to.AH.attr.GRH.DGID[:])
+	r.to.RemoteQPN = r.qp.qpn
+	mr := value(r.pd.RegSlice(make([]byte, 64), AccessLocalWrite|AccessRemoteRead))(t)
+	read := r.to
+	read.Opcode, read.RKey, read.RemoteAddr = WRRDMARead, mr.RKey(), mr.Addr()+60
+	write := read
+	write.Opcode, write.RemoteAddr = WRRDMAWrite, mr.Addr()
+	other := write
+	other.RKey++
+	away, elsewhere := r.to, r.to
+	away.RemoteQPN++
+	elsewhere.AH = value(r.pd.CreateAH(AHAttr{Port: 1, GRH: GRH{DGID: ib.GID{0: 0xfe, 14: 1}}}))(t)
+	elsewhere.AH.efa++ // the fake device gives all the same number
+	for _, c := range []struct {
+		status uint8
+		wr     SendWR
+		state  ib.QPState // of the peer
+		want   string
+	}{
+		{10, r.to, ib.QPRTS, "the peer has 0 receives posted"},
+		{7, read, ib.QPRTS, "is outside the peer's MR"},
+		{7, write, ib.QPRTS, "does not have REMOTE_WRITE; its access is LOCAL_WRITE|REMOTE_READ"},
+		{7, other, ib.QPRTS, "no MR and no memory window of the peer has rkey"},
+		{9, r.to, ib.QPInit, "the peer's QP is in state INIT, so it does not receive; ReadyUD makes it ready"},
+		{9, r.to, ib.QPRTS, "the peer's QP has the Q_Key 0x5, and RemoteQKey is 0x11111111"},
+		{11, r.to, ib.QPRTS, ""},
+		{10, away, ib.QPRTS, ""},
+		{10, elsewhere, ib.QPRTS, ""},
+	} {
+		r.query.QPState, r.query.QKey = uint8(c.state), 5
+		must(t, r.qp.PostSend(c.wr))
+		r.complete(1, c.status, r.qp.qpn, r.id(int(r.bell("sq")-1)%64))
+		err := r.qp.Err(&r.poll(t)[0])
+		if here := strings.Contains(err.Error(), "of this program"); here != (c.want != "") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("status %d: %v, want %q", c.status, err, c.want)
+		}
+	}
+	must(t, mr.Close(), elsewhere.AH.Close())
 }
 
 // TestEfaHostile: a completion for nothing that was posted is an error of Poll, and no completion of another request.

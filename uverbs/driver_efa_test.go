@@ -3,6 +3,7 @@ package uverbs
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -312,6 +313,65 @@ func TestEfaLacking(t *testing.T) {
 		t.Errorf("MaxRdAtomic on a device without READs of connections: %v", err)
 	}
 	must(t, qp.Close(), cq.Close(), pd.Close())
+}
+
+// TestEfaCQReadOnly: the library cannot write completions, and the device can.
+func TestEfaCQReadOnly(t *testing.T) {
+	r := newEfaRig(t, QPOptions{}, CQOptions{Size: 8})
+	at := addrOf(r.cq.region.Bytes())
+	for line := range strings.Lines(string(value(os.ReadFile("/proc/self/maps"))(t))) {
+		var from, to uint64
+		var rights string
+		if value(fmt.Sscanf(line, "%x-%x %s", &from, &to, &rights))(t); from <= at && at < to {
+			if rights != "r--s" {
+				t.Errorf("the ring of the CQ is mapped with the rights %s, want r--s", rights)
+			}
+			return
+		}
+	}
+	t.Error("the ring of the CQ is not mapped")
+}
+
+// TestEfaDMABuf: a dma-buf with a right that the adapter does not have is refused with the name of the right, and the hint
+// for a file that the kernel refuses speaks of no other driver.
+func TestEfaDMABuf(t *testing.T) {
+	r := newEfaRig(t, QPOptions{}, CQOptions{Size: 8})
+	file := value(os.CreateTemp(t.TempDir(), ""))(t)
+	defer file.Close()
+	must(t, file.Truncate(4096))
+	r.dev.efa.Caps = 0
+	_, err := r.pd.RegDMABuf(file, MROptions{Access: AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead})
+	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "REG_DMABUF_MR with access REMOTE_WRITE|REMOTE_READ") {
+		t.Errorf("rights that the adapter does not have: %v", err)
+	}
+	r.refuse["REG_DMABUF_MR"] = syscall.EINVAL
+	_, err = r.pd.RegDMABuf(file, MROptions{Access: AccessLocalWrite})
+	if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "the file may not be a dma-buf") || strings.Contains(err.Error(), "mlx5") {
+		t.Errorf("a file that is no dma-buf: %v", err)
+	}
+}
+
+// TestEfaFull: the error of a full adapter names its limit.
+func TestEfaFull(t *testing.T) {
+	r := newEfaRig(t, QPOptions{}, CQOptions{Size: 8})
+	a := &r.dev.attr
+	a.MaxQP, a.MaxPD, a.MaxAH = 256, 257, 258
+	for _, verb := range []string{"CREATE_QP", "CREATE_CQ", "ALLOC_PD", "CREATE_AH"} {
+		r.refuse[verb] = syscall.ENOMEM
+	}
+	_, qp := r.pd.CreateQP(QPOptions{Type: ib.SRD, SendCQ: r.cq, RecvCQ: r.cq})
+	_, cq := r.dev.CreateCQ(CQOptions{Size: 8})
+	_, pd := r.dev.AllocPD()
+	_, ah := r.pd.CreateAH(AHAttr{Port: 1, GRH: GRH{DGID: ib.GID{0: 0xfe, 15: 1}}})
+	for want, err := range map[string]error{
+		"all 256 QPs of ": qp, fmt.Sprintf("all %d CQs of ", a.MaxCQ): cq, "all 257 PDs of ": pd, "all 258 AHs of ": ah,
+		"all 7 QPs of efa_0 are in use":           errors.New(inUse("efa_0", "QPs", 7, 7)),
+		"6 of the 7 QPs of efa_0 are in use; the": errors.New(inUse("efa_0", "QPs", 6, 7)),
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
 }
 
 // TestEfaMapping: memory that does not fit is refused, and nothing stays mapped.

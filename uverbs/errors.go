@@ -162,3 +162,11 @@ func argErr(op, field string, given any, allowed string, args ...any) error {
 func usedUp(device, kind string, limit uint32) string {
 	return fmt.Sprintf("all %d %s of %s may be in use, by this program or others", limit, kind, device)
 }
+
+// inUse says how many objects of a kind are in use, of those that the device has.
+func inUse(device, kind string, used uint64, limit uint32) string {
+	if used >= uint64(limit) {
+		return fmt.Sprintf("all %d %s of %s are in use", limit, kind, device)
+	}
+	return fmt.Sprintf("%d of the %d %s of %s are in use; the device or the host may lack something else", used, limit, kind, device)
+}

@@ -77,6 +77,9 @@ func (m *MR) registerFile(p *PD, s *region, h *DMAH, f *os.File) error {
 	if err != nil {
 		return fmt.Errorf("uverbs: RegDMABuf: %w", err)
 	}
+	if err = p.dev.supportsMR("REG_DMABUF_MR", s); err != nil {
+		return err
+	}
 	if err = m.use(p, h); err != nil {
 		return err
 	}
@@ -117,19 +120,11 @@ func (m *MR) registerDMABuf(p *PD, s *region, h *DMAH, fd int) error {
 	case s.direct:
 		return p.dev.dataDirectError(errno)
 	default:
-		return p.dev.cmd.failSince("REG_DMABUF_MR", errno, dmabufHint(errno), Version{5, 12})
+		return p.dev.cmd.failSince("REG_DMABUF_MR", errno, p.dev.dmabufHint(errno), Version{5, 12})
 	}
 	m.handle = uint32(handle.Data)
 	m.setRegion(s, le32(lkey[:]), le32(rkey[:]))
 	return nil
-}
-
-// dmabufHint explains a refused dma-buf.
-func dmabufHint(errno syscall.Errno) string {
-	if errno == syscall.EINVAL || errno == syscall.EBADF {
-		return "the file may not be a dma-buf; or the adapter may not support it: mlx5_ib needs one that changes regions by work requests (UMR)"
-	}
-	return ""
 }
 
 // TPHMemType is the kind of memory that a DMA handle is for (enum ibv_tph_mem_type).

@@ -53,10 +53,23 @@ func (d *Device) mrOf(lkey uint32) *mrRecord {
 	if r := d.mrs.get(lkey); r != nil {
 		return r
 	}
+	return d.mrWhere(func(m *MR) bool { return m.lkey == lkey })
+}
+
+// mrOfRKey is mrOf for an rkey. What the index has is of drivers whose keys are the same.
+func (d *Device) mrOfRKey(rkey uint32) *mrRecord {
+	if r := d.mrs.get(rkey); r != nil {
+		return r
+	}
+	return d.mrWhere(func(m *MR) bool { return m.rkey == rkey })
+}
+
+// mrWhere returns an MR that a function accepts, or nil.
+func (d *Device) mrWhere(accepts func(m *MR) bool) *mrRecord {
 	d.tree.Lock()
 	defer d.tree.Unlock()
 	for o := d.newest; o != nil; o = o.older {
-		if m, ok := o.self.(*MR); ok && m.lkey == lkey {
+		if m, ok := o.self.(*MR); ok && accepts(m) {
 			return m.newRecord()
 		}
 	}

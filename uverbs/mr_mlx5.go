@@ -33,7 +33,7 @@ func (d *Device) dataDirectError(errno syscall.Errno) error {
 			return f
 		}
 	}
-	err := d.cmd.failSince("REG_DMABUF_MR", errno, dmabufHint(errno), dataDirectSince)
+	err := d.cmd.failSince("REG_DMABUF_MR", errno, d.dmabufHint(errno), dataDirectSince)
 	if f, ok := errors.AsType[*FeatureError](err); ok {
 		f.Feature = feature
 	}

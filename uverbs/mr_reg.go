@@ -164,6 +164,9 @@ func (m *MR) register(p *PD, s *region, h *DMAH) error {
 	if s.buf != nil && s.buf.heap != nil {
 		return m.registerFile(p, s, h, s.buf.heap)
 	}
+	if err := p.dev.supportsMR("REG_MR", s); err != nil {
+		return err
+	}
 	if err := m.use(p, h); err != nil {
 		return err
 	}
@@ -173,10 +176,6 @@ func (m *MR) register(p *PD, s *region, h *DMAH) error {
 			return p.dev.regError("REG_MR_EX", errno, s)
 		}
 		return nil
-	}
-	if lacking := p.dev.driver.unsupportedMR(p.dev, s); lacking != "" {
-		m.removeParents()
-		return &FeatureError{Feature: "REG_MR with " + lacking, Driver: p.dev.driver.name()}
 	}
 	req := abi.RegMR{
 		Start:       s.start,
@@ -197,6 +196,14 @@ func (m *MR) register(p *PD, s *region, h *DMAH) error {
 	}
 	m.handle = m.answer.MRHandle
 	m.setRegion(s, m.answer.LKey, m.answer.RKey)
+	return nil
+}
+
+// supportsMR returns an error if the driver does not support a region. The kernel may not say what it refuses.
+func (d *Device) supportsMR(verb string, s *region) error {
+	if lacking := d.driver.unsupportedMR(d, s); lacking != "" {
+		return &FeatureError{Feature: verb + " with " + lacking, Driver: d.driver.name()}
+	}
 	return nil
 }
 

@@ -28,7 +28,7 @@ func (d *Device) AllocPD() (*PD, error) {
 	resp := &abi.AllocPDResp{}
 	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_ALLOC_PD, bytesOf(req), bytesOf(resp), d.driver.pdUdata()); errno != 0 {
 		pd.removeParents()
-		return nil, d.cmd.fail("ALLOC_PD", errno, "")
+		return nil, d.cmd.fail("ALLOC_PD", errno, d.fullHint(errno, "PDs", d.attr.MaxPD))
 	}
 	pd.handle = resp.PDHandle
 	return pd, pd.markCreated(pd)

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"syscall"
@@ -151,7 +152,7 @@ func (q *QP) create(s *qpSpec) (err error) {
 		return &FeatureError{Feature: "QP type " + s.Type.String(), Driver: d.driver.name()}
 	}
 	if errno != 0 {
-		return about(d.cmd.fail(s.verb(), errno, d.ringHint(errno, s.hint(errno), q.sqRegion, q.rqRegion)), "", s.given())
+		return about(d.cmd.fail(s.verb(), errno, d.ringHint(errno, cmp.Or(s.hint(errno), d.fullHint(errno, "QPs", d.attr.MaxQP)), q.sqRegion, q.rqRegion)), "", s.given())
 	}
 	if err := d.driver.mapQP(q, u); err != nil {
 		return errors.Join(err, q.destroyKernel())

@@ -130,6 +130,9 @@ func (d *Device) routesElsewhere() string {
 // atPeer describes a failure from the peer's side, if the peer is a QP of this program, and
 // otherwise returns "". It reads the addresses of both from the kernel. sure means that it is the cause.
 func (q *QP) atPeer(e *WCError) (text string, sure bool) {
+	if q.typ == ib.SRD {
+		return q.atPeerSRD(e)
+	}
 	if _, injected := q.dev.driver.vendorText(e.WC.VendorErr); injected || e.Cause != nil {
 		return "", false
 	}
@@ -189,6 +192,45 @@ func (q *QP) atPeer(e *WCError) (text string, sure bool) {
 	return "", false
 }
 
+// atPeerSRD is atPeer for SRD.
+func (q *QP) atPeerSRD(e *WCError) (text string, sure bool) {
+	if q.queueOf(&e.WC) != diag.SendQueue {
+		return "", false
+	}
+	sent := q.sent(e.WC.ID)
+	if sent == nil || sent.qpn == 0 {
+		return "", false
+	}
+	gid, ok := q.gidOfAH(sent.ah)
+	if !ok {
+		return "", false
+	}
+	all := qpsHere(sent.qpn)
+	i := slices.IndexFunc(all, func(p *QP) bool { return p.typ == ib.SRD && p.hasAddress(Endpoint{GID: gid}) })
+	if i < 0 {
+		return "", false
+	}
+	peer := all[i]
+	f := peer.facts()
+	f.Datagram = true
+	switch e.WC.Status {
+	case WCRNRRetryExcErr:
+		f.Recvs = peer.dev.driver.postedRecvs(peer)
+		return f.RecvText(), true
+	case WCRemAccessErr:
+		return peer.memoryText(sent)
+	case WCRemInvRDReqErr:
+		switch attr, err := peer.Query(); {
+		case err != nil:
+		case attr.State != ib.QPRTR && attr.State != ib.QPRTS && attr.State != ib.QPSQD:
+			return f.StateText(attr.State.String()), true
+		case attr.QKey != sent.qkey:
+			return f.QKeyText(sent.qkey, attr.QKey), true
+		}
+	}
+	return "", false
+}
+
 // facts returns the facts about this QP as the peer of another one.
 func (q *QP) facts() diag.LocalPeer {
 	return diag.LocalPeer{Name: fmt.Sprintf("QP %d of %s", q.qpn, q.dev.Name()), PD: q.pd}
@@ -198,10 +240,12 @@ func (q *QP) facts() diag.LocalPeer {
 func (q *QP) memoryText(w *sentWR) (text string, wrong bool) {
 	f, right := q.facts(), w.needs()
 	attr, err := q.Query()
-	f.Right, f.QPAccess, f.QPPermits = right.String(), attr.Access.String(), err != nil || attr.Access&right != 0
+	f.Right, f.QPAccess = right.String(), attr.Access.String()
+	queries := q.dev.driver.capabilities().queries
+	f.QPPermits = err != nil || attr.Access&right != 0 || queries != 0 && queries&AttrAccess == 0
 	f.Window = q.dev.diagWindow(w.rkey)
-	if mr := q.dev.mrOf(w.rkey); mr != nil { // with every driver an MR has the same lkey and rkey
-		f.MR, f.MRPermits = q.dev.diagMR(w.rkey), mr.access&right != 0
+	if mr := q.dev.mrOfRKey(w.rkey); mr != nil {
+		f.MR, f.MRPermits = mr.facts(), mr.access&right != 0
 	}
 	return f.MemoryText(q.request(w))
 }

@@ -249,7 +249,11 @@ func (q *QP) diagSGEs(sges []SGE) (all []diag.SGE) {
 
 // diagMR returns the facts about the MR with an lkey, or nil.
 func (d *Device) diagMR(lkey uint32) *diag.MR {
-	mr := d.mrOf(lkey)
+	return d.mrOf(lkey).facts()
+}
+
+// facts returns the facts about an MR, which may be nil.
+func (mr *mrRecord) facts() *diag.MR {
 	if mr == nil {
 		return nil
 	}

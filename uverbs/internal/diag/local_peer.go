@@ -10,6 +10,8 @@ type LocalPeer struct {
 	Name string // such as "QP 17 of rxe0"
 	PD   uint32
 
+	Datagram bool // it has no connection
+
 	Recvs       int           // how many receives it has
 	SharedRecvs bool          // they are in an SRQ
 	MinRNRTimer time.Duration // 0 if it is not known
@@ -44,7 +46,16 @@ func (p *LocalPeer) MTUText(here, there int) string {
 
 // StateText says that the peer cannot receive in its state.
 func (p *LocalPeer) StateText(state string) string {
-	return fmt.Sprintf("the peer's QP is in state %s, so it does not receive; connect both QPs again%s", state, p.is())
+	remedy := "connect both QPs again"
+	if p.Datagram {
+		remedy = "ReadyUD makes it ready"
+	}
+	return fmt.Sprintf("the peer's QP is in state %s, so it does not receive; %s%s", state, remedy, p.is())
+}
+
+// QKeyText says that the peer has another Q_Key than the request.
+func (p *LocalPeer) QKeyText(here, there uint32) string {
+	return fmt.Sprintf("the peer's QP has the Q_Key %#x, and RemoteQKey is %#x%s", there, here, p.is())
 }
 
 // OtherText says that the peer is connected to another QP.
