@@ -246,6 +246,7 @@ func TestEfaAtPeer(t *testing.T) {
 	r.dev.addOpened()
 	t.Cleanup(r.dev.removeOpened)
 	r.port.LinkLayer, r.gids = 1, []abi.GIDEntry{{PortNum: 1}} // so that the GIDs come from the kernel, not from sysfs
+	r.dev.ports.ports[1].Store(nil)
 	copy(bytesOf(&r.gids[0].GID), r.to.AH.attr.GRH.DGID[:])
 	r.to.RemoteQPN = r.qp.qpn
 	mr := value(r.pd.RegSlice(make([]byte, 64), AccessLocalWrite|AccessRemoteRead))(t)
@@ -275,6 +276,7 @@ func TestEfaAtPeer(t *testing.T) {
 		{10, away, ib.QPRTS, ""},
 		{10, elsewhere, ib.QPRTS, ""},
 	} {
+		r.qp.state.Store(uint32(ib.QPRTS)) // whatever the last query has said
 		r.query.QPState, r.query.QKey = uint8(c.state), 5
 		must(t, r.qp.PostSend(c.wr))
 		r.complete(1, c.status, r.qp.qpn, r.id(int(r.bell("sq")-1)%64))
