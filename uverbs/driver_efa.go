@@ -163,7 +163,7 @@ func (efaDriver) openAH(a *AH, u udata) (err error) {
 	return err
 }
 
-// gidOfAH returns the GID of an open AH with a number of efa in the PD of the QP.
+// gidOfAH returns the GID of an open AH with a number in the PD of the QP.
 func (q *QP) gidOfAH(number uint16) (ib.GID, bool) {
 	d := q.dev
 	d.tree.Lock()
