@@ -1,8 +1,6 @@
 package uverbs
 
 import (
-	"syscall"
-
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -399,17 +397,6 @@ func (d *Device) countUdata() (udata, error) {
 		return udata{}, nil
 	}
 	return d.mlx5.countUdata()
-}
-
-// dmabufHint explains a refused dma-buf.
-func (d *Device) dmabufHint(errno syscall.Errno) string {
-	switch {
-	case errno != syscall.EINVAL && errno != syscall.EBADF:
-		return ""
-	case d.mlx5 == nil:
-		return "the file may not be a dma-buf"
-	}
-	return "the file may not be a dma-buf; or the adapter may not support it: mlx5_ib needs one that changes regions by work requests (UMR)"
 }
 
 // abandonResize frees what prepareResize allocated, after the kernel has refused.

@@ -141,6 +141,9 @@ type capabilities struct {
 	// hostRoutes means that the kernel's routing table decides where packets go, that of the network namespace
 	// of the device's interface. A send without a route to the peer fails with WCLocQPOpErr or WCLocProtErr.
 	hostRoutes bool
+	// noDMABuf says why an adapter of the driver may refuse any dma-buf.
+	noDMABuf string
+
 	// pinsRings means that rings are memory of the program, which counts against RLIMIT_MEMLOCK.
 	pinsRings bool
 	// memlockForAll names the kernels that apply RLIMIT_MEMLOCK even to a process with CAP_IPC_LOCK,

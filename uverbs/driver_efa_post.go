@@ -249,7 +249,7 @@ func (c *CQ) plainEfa(wcs []WC) (int, bool) {
 			if !p.Waits() {
 				return int(n), true
 			}
-			ring.Skip()
+			ring.Advance()
 			op := p.Op()
 			if op&efa.Quiet != 0 {
 				sq.Take(p)
@@ -268,7 +268,7 @@ func (c *CQ) plainEfa(wcs []WC) (int, bool) {
 			if !p.Waits() {
 				return int(n), true
 			}
-			ring.Skip()
+			ring.Advance()
 			*wc = WC{}
 			wc.Opcode = WCRecv
 			s := e.Source() // before the request is taken
@@ -312,7 +312,7 @@ func (c *CQ) otherEfa(wcs []WC, n int) (int, bool) {
 	}
 	number, changes := uint32(e.QPN()), c.qps.changes.Load() // before the table
 	if number == x.last.qpn && changes == x.last.seen {
-		ring.Skip()
+		ring.Advance()
 		if c.takeEfa(e, &wcs[n]) {
 			n++
 		}
@@ -320,7 +320,7 @@ func (c *CQ) otherEfa(wcs []WC, n int) (int, bool) {
 	}
 	x.last = lastEfa{qpn: noQPN}
 	if q, ok := c.qps.Load(number); !ok { // closed
-		ring.Skip()
+		ring.Advance()
 	} else {
 		x.last = lastEfa{qpn: number, seen: changes}
 		if q.sendCQ == c {

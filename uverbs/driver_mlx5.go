@@ -33,7 +33,8 @@ func (mlx5Driver) ahUdata() udata        { return udata{out: make([]byte, mlx5.A
 // capabilities: mlx5_ib of Linux 5.10 uses an IOVA in REREG_MR as the address of the memory
 // (mlx5_ib_rereg_user_mr).
 func (mlx5Driver) capabilities() capabilities {
-	return capabilities{inlineLimit: true, devx: true, copiesMemory: true, pinsRings: true, reregIOVASince: Version{5, 11}}
+	return capabilities{inlineLimit: true, devx: true, copiesMemory: true, pinsRings: true, reregIOVASince: Version{5, 11},
+		noDMABuf: "; or the adapter may not support it: mlx5_ib needs one that changes regions by work requests (UMR)"}
 }
 
 // operations follows mlx5_ib_opcode and post_send of libmlx5.

@@ -127,6 +127,14 @@ func (m *MR) registerDMABuf(p *PD, s *region, h *DMAH, fd int) error {
 	return nil
 }
 
+// dmabufHint explains a refused dma-buf.
+func (d *Device) dmabufHint(errno syscall.Errno) string {
+	if errno == syscall.EINVAL || errno == syscall.EBADF {
+		return "the file may not be a dma-buf" + d.driver.capabilities().noDMABuf
+	}
+	return ""
+}
+
 // TPHMemType is the kind of memory that a DMA handle is for (enum ibv_tph_mem_type).
 type TPHMemType uint8
 

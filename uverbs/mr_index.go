@@ -56,7 +56,7 @@ func (d *Device) mrOf(lkey uint32) *mrRecord {
 	return d.mrWhere(func(m *MR) bool { return m.lkey == lkey })
 }
 
-// mrOfRKey is mrOf for an rkey. What the index has is of drivers whose keys are the same.
+// mrOfRKey is mrOf for an rkey. Drivers with an index have one number for both keys.
 func (d *Device) mrOfRKey(rkey uint32) *mrRecord {
 	if r := d.mrs.get(rkey); r != nil {
 		return r

@@ -81,8 +81,8 @@ func (r *CompRing) Look() (c CQE, ok bool) {
 	return c, true
 }
 
-// Skip takes the completion that Look has returned.
-func (r *CompRing) Skip() {
+// Advance takes the completion that Look has returned.
+func (r *CompRing) Advance() {
 	if r.taken++; r.taken&r.mask == 0 {
 		r.phase ^= cqePhase
 	}

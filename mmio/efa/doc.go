@@ -19,7 +19,7 @@
 //
 //	c, ok := cq.Ring().Look()
 //	id, op, length, ok := sq.Complete(c.ReqID())
-//	cq.Ring().Skip()                       cq.Release()
+//	cq.Ring().Advance()                    cq.Release()
 //
 // # Request IDs
 //

@@ -97,7 +97,7 @@ func next(q *CompQueue) (c CQE, ok bool) {
 		r := q.Ring()
 		q.Turn()
 		if c, ok = r.Look(); ok {
-			r.Skip()
+			r.Advance()
 			break
 		}
 	}

@@ -70,7 +70,7 @@ func functions(t *testing.T, exe string) map[string]function {
 	marks := map[string]string{
 		lineOf(t, "mlx5/record.go", "\tr.w[i] = "):                       recordMark,
 		lineOf(t, "mlx5/cq.go", "\town := atomic.LoadUint32((*uint32)("): ownerMark,
-		lineOf(t, "efa/completion.go", "\t\tif (atomic.LoadUint32("):     ownerMark,
+		lineOf(t, "efa/completion.go", "\tif (atomic.LoadUint32("):       ownerMark,
 	}
 	line := regexp.MustCompile(`^\s+(\S+:\d+)\s+0x[0-9a-f]+\s+[0-9a-f]+\s+(.*?)\s*$`)
 	all := map[string]function{}
