@@ -73,6 +73,8 @@ type (
 		qpn, seen uint32 // seen is qpTable.changes when it was looked up
 		sq        *efa.SendQueue
 		rq        *efa.RecvQueue // those of both that use the CQ
+		// unsolicited is QPOptions.UnsolicitedWrite of a QP that receives into the CQ.
+		unsolicited bool
 	}
 )
 

@@ -364,6 +364,9 @@ func (c *CQ) takeEfa(e efa.CQE, wc *WC) bool {
 		stale = x.sq.Stale(id)
 	case kind == efa.KindRecv && x.unsolicited && e.Unsolicited(): // it has no request
 		s := e.Source()
+		if code == efa.StatusOK {
+			wc.Status = WCSuccess
+		}
 		wc.Opcode, wc.ByteLen, wc.SrcQP, wc.SLID = WCRecvRDMAWrite, s.Length, uint32(s.QPN), s.AH
 		if e.HasImm() {
 			wc.Imm, wc.Flags = s.Imm, WCWithImm
