@@ -83,7 +83,7 @@ func TestComplete(t *testing.T) {
 		{"pingpong --dev nosuch --ib-port _", nil},
 		{"pingpong --type _", pingpong.Types},
 		{"pingpong --size _", nil},
-		{"perf write-lat --type _", []string{"rc", "uc", "dc", "srd"}},
+		{"perf write-lat --type _", []string{"rc", "uc", "xrc", "dc", "srd"}},
 		{"perf send-lat -d _", both},
 		{"perf serve --dev left --ib-port _", []string{"1"}},
 		{"mesh run --devs _", both},

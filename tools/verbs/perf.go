@@ -72,8 +72,9 @@ A test sends what the program of perftest with the same name sends (send-lat is 
 its defaults: 2 bytes for latency and 65536 for bandwidth or what a datagram may have, 1000 messages
 (write-bw 5000), 128 in flight, one completion for 100 of them (for each above 8 KiB). --warmup
 messages precede those that count. The latency is half of a round trip, and for READs and atomics
-all of it. The bandwidth of --both is the sum of both directions. Type dc needs mlx5 on both sides,
-and srd needs efa, where each message has a completion. --imm, --use-srq, --use-ooo, --atomic-type,
+all of it. The bandwidth of --both is the sum of both directions. Types xrc and dc need mlx5 on both
+sides, and srd needs efa, where each message has a completion. With xrc the queue pairs of a side
+share a receive queue. --imm, --use-srq, --use-ooo, --atomic-type,
 --log-dci-streams and --mcg are for both sides. --odp, --relaxed-ordering, --use-dm and --ph are for
 this side, and "verbs perf serve" has them, too.
 

@@ -377,14 +377,14 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 	}
 	*theirs = perf.Side{Address: e.remote.String(), Perftest: e.session.Version}
 	var records []perftest.Record
-	if c.DCBoth() { // the initiators come first
+	if c.Paired() { // those that send come first
 		peers = append(peers, peers...)
 	}
 	for i, p := range peers {
-		if c.DCBoth() && i < len(e.end.QPs) {
-			p.QPN = e.end.QPs[i].QPN()
+		if c.Paired() && i < len(e.end.QPs) {
+			p.QPN, p.PSN = p.SendQPN, p.SendPSN
 		}
-		r := perftest.Record{LID: p.LID, OutReads: e.reads(), QPN: p.QPN, PSN: p.PSN, RKey: p.RKey, Addr: p.Addr, GID: p.GID, SRQN: e.end.TargetSRQN(i % len(e.end.QPs))}
+		r := perftest.Record{LID: p.LID, OutReads: e.reads(), QPN: p.QPN, PSN: p.PSN, RKey: p.RKey, Addr: p.Addr, GID: p.GID, SRQN: p.SRQN}
 		if e.counts() {
 			r.Addr = p.Own
 		}
@@ -438,8 +438,9 @@ func (e *perftestEnd) Connect(ctx context.Context, remote []perftest.Record) err
 	if !e.end.Limits.IWARP {
 		theirs.GID = remote[0].GID.String()
 	}
-	if e.o.config.DCBoth() { // the peer's initiators come first
-		remote = remote[len(remote)/2:]
+	var senders []perftest.Record
+	if e.o.config.Paired() { // the peer's queue pairs that send come first
+		senders, remote = remote[:len(remote)/2], remote[len(remote)/2:]
 	}
 	var peers []perf.Peer
 	if e.o.mcg && !e.server {
@@ -447,14 +448,17 @@ func (e *perftestEnd) Connect(ctx context.Context, remote []perftest.Record) err
 			return fmt.Errorf("it receives from %s, which is no multicast group: it must run %s", remote[0].GID, e.session.Command())
 		}
 	}
-	for _, r := range remote {
+	for i, r := range remote {
 		if err := e.placed(r.GID); err != nil {
 			return err
 		}
 		if (!e.server || e.test.Both) && e.reads() > max(r.OutReads, 1) {
 			return fmt.Errorf("it serves %d READs or atomics at a time, and this side has %d under way: give --outs %d", r.OutReads, e.reads(), r.OutReads)
 		}
-		p := perf.Peer{QPN: r.QPN, PSN: r.PSN, LID: r.LID, GID: r.GID, Addr: r.Addr, RKey: r.RKey}
+		p := perf.Peer{QPN: r.QPN, PSN: r.PSN, LID: r.LID, GID: r.GID, Addr: r.Addr, RKey: r.RKey, SRQN: r.SRQN}
+		if senders != nil {
+			p.SendQPN, p.SendPSN = senders[i].QPN, senders[i].PSN
+		}
 		if e.counts() { // it does not say how many receives it has: by default as many as this side
 			p.Own, p.Recvs = r.Addr, min(e.end.Config.RecvDepth, e.o.config.Iterations)
 		}

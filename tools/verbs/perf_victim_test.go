@@ -75,7 +75,7 @@ func TestPerfServeVictim(t *testing.T) {
 			usual := perf.Default(test.op, test.metric)
 			for _, typ := range usual.Types() {
 				c := usual
-				if typ == perf.DC || typ == perf.SRD { // which software devices do not have
+				if typ == perf.XRC || typ == perf.DC || typ == perf.SRD { // which software devices do not have
 					continue
 				}
 				c.Type, c.Both, c.Timeout = typ, test.metric == perf.BW, time.Second

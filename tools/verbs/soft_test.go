@@ -590,10 +590,14 @@ func TestSoftPerfPlot(t *testing.T) {
 	}
 }
 
-// TestSoftPerfDC: a device without DC is reported before the peer is told of the test.
+// TestSoftPerfDC: a device without DC or XRC is reported before the peer is told of the test.
 func TestSoftPerfDC(t *testing.T) {
 	device := fmt.Sprintf("auto:%d", freeUDP(t))
 	for _, more := range [][]string{nil, {"--perftest"}} {
+		typ, want := "dc", "--type dc: soft0: uverbs: QP type DCI not supported by driver"
+		if more != nil {
+			typ, want = "xrc", "--type xrc: soft0: uverbs: OPEN_XRCD not supported by driver"
+		}
 		l, err := net.Listen("tcp4", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -616,8 +620,8 @@ func TestSoftPerfDC(t *testing.T) {
 			heard <- string(b)
 		}()
 		_, port, _ := net.SplitHostPort(l.Addr().String())
-		text, err := softRun(t, device, append(append([]string{"perf", "send-lat", "-t", "dc", "--port", port}, more...), "127.0.0.1")...)
-		if err == nil || !strings.Contains(text, "QP type DCI not supported by driver") {
+		text, err := softRun(t, device, append(append([]string{"perf", "send-lat", "-t", typ, "--port", port}, more...), "127.0.0.1")...)
+		if err == nil || !strings.Contains(text, want) {
 			t.Errorf("%v: %v\n%s", more, err, text)
 		}
 		// The server of this program hears that the client has ended.

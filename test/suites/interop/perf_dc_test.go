@@ -20,79 +20,86 @@ func needsDC(t *testing.T) {
 	testenv.Needs(t, "dynamically connected transport", "mlx5")
 }
 
-// TestPerfDC runs each test of verbs perf over DC, with the data compared, and in both directions at once.
+// TestPerfDC runs each test of verbs perf over DC and XRC, with the data compared, and in both directions at once.
 func TestPerfDC(t *testing.T) {
 	testenv.Tags(t, testenv.Perftest)
 	needsDC(t)
 	const n = 20
 	_, port := perfServe(t)
-	for test := range perfTests {
-		options := []string{"-t", "dc", "-n", strconv.Itoa(n), "-V"}
-		if !strings.HasPrefix(test, "atomic") {
-			options = append(options, "-s", "2,100,5000")
-		}
-		for _, more := range [][]string{nil, {"-b", "-q", "2"}} {
-			if more != nil && strings.HasSuffix(test, "lat") {
-				continue
+	for _, typ := range []string{"dc", "xrc"} {
+		for test := range perfTests {
+			options := []string{"-t", typ, "-n", strconv.Itoa(n), "-V"}
+			if !strings.HasPrefix(test, "atomic") {
+				options = append(options, "-s", "2,100,5000")
 			}
-			t.Run(strings.Join(append([]string{test}, more...), " "), func(t *testing.T) {
-				r := perfJSON(t, port, test, append(options[:len(options):len(options)], more...)...)
-				want := n
-				if more != nil {
-					want *= 4 // two queue pairs, two directions
+			for _, more := range [][]string{nil, {"-b", "-q", "2"}} {
+				if more != nil && strings.HasSuffix(test, "lat") {
+					continue
 				}
-				for _, res := range r.Results {
-					if res.Iterations != want || !res.Verified || res.Lost != 0 {
-						t.Errorf("%+v, want %d messages", res, want)
+				t.Run(strings.Join(append([]string{typ, test}, more...), " "), func(t *testing.T) {
+					r := perfJSON(t, port, test, append(options[:len(options):len(options)], more...)...)
+					want := n
+					if more != nil {
+						want *= 4 // two queue pairs, two directions
 					}
-				}
-			})
+					for _, res := range r.Results {
+						if res.Iterations != want || !res.Verified || res.Lost != 0 {
+							t.Errorf("%+v, want %d messages", res, want)
+						}
+					}
+				})
+			}
 		}
-	}
-	out, err := perf(t, port, "send-lat", "-t", "dc", "--cm")
-	if err == nil || !strings.Contains(out, "--type is dc, allowed: rc, ud, as the connection manager") {
-		t.Errorf("DC with the connection manager: %v, %q", err, out)
 	}
 }
 
-// TestPerftestDC plays each test over DC with perftest's programs, in both roles.
+// TestPerftestDC plays each test over DC and XRC with perftest's programs, in both roles.
 func TestPerftestDC(t *testing.T) {
 	testenv.Tags(t, testenv.Perftest)
 	needsDC(t)
 	version := perftestVersion(t)
-	for _, server := range []bool{false, true} {
-		for _, op := range []string{"send", "write", "read", "atomic"} {
-			for _, metric := range []string{"lat", "bw"} {
-				t.Run(fmt.Sprintf("%s-%s server=%v", op, metric, server), func(t *testing.T) {
-					playPerftest(t, version, op, metric, "DC", false, server)
-				})
-			}
-		}
-		for _, c := range []struct {
-			test, theirs, ours string
-			sizes              int   // their number
-			count              int64 // messages of each size, both directions
-		}{
-			{test: "send-bw", theirs: "-b -q 2 -s 3000 -n 200", ours: "--both --qps 2 --size 3000 -n 200", sizes: 1, count: 800},
-			{test: "write-bw", theirs: "-b -q 2 -s 100 -n 200", ours: "--both --qps 2 --size 100 -n 200", sizes: 1, count: 800},
-			{test: "read-bw", theirs: "-q 3 -s 100 -n 100", ours: "--qps 3 --size 100 -n 100", sizes: 1, count: 300},
-			{test: "send-bw", theirs: "-a -n 10", ours: "--all -n 10", sizes: 23, count: 10},
-		} {
-			if server && c.sizes > 1 {
-				continue // up to 8 MiB, which takes long
-			}
-			t.Run(fmt.Sprintf("%s %s server=%v", c.test, c.theirs, server), func(t *testing.T) {
-				r := perftestPair{test: c.test, server: server, theirs: "-F -c DC " + c.theirs, ours: "--type dc " + c.ours}.play(t)
-				if len(r.Results) != c.sizes {
-					t.Fatalf("%+v", r)
+	for _, typ := range []string{"DC", "XRC"} {
+		for _, server := range []bool{false, true} {
+			for _, op := range []string{"send", "write", "read", "atomic"} {
+				for _, metric := range []string{"lat", "bw"} {
+					t.Run(fmt.Sprintf("%s %s-%s server=%v", typ, op, metric, server), func(t *testing.T) {
+						playPerftest(t, version, op, metric, typ, false, server)
+					})
 				}
-				for _, res := range r.Results {
-					if res.Iterations != c.count {
-						t.Errorf("%+v, expected %d messages", res, c.count)
-					}
-				}
-			})
+			}
+			perftestSplit(t, typ, server)
 		}
+	}
+}
+
+// perftestSplit plays tests with several queue pairs, directions and sizes, of a type whose queue pairs either send
+// or receive.
+func perftestSplit(t *testing.T, typ string, server bool) {
+	for _, c := range []struct {
+		test, theirs, ours string
+		sizes              int   // their number
+		count              int64 // messages of each size, both directions
+	}{
+		{test: "send-bw", theirs: "-b -q 2 -s 3000 -n 200", ours: "--both --qps 2 --size 3000 -n 200", sizes: 1, count: 800},
+		{test: "send-bw", theirs: "-q 3 -s 64 -n 200", ours: "--qps 3 --size 64 -n 200", sizes: 1, count: 600},
+		{test: "write-bw", theirs: "-b -q 2 -s 100 -n 200", ours: "--both --qps 2 --size 100 -n 200", sizes: 1, count: 800},
+		{test: "read-bw", theirs: "-q 3 -s 100 -n 100", ours: "--qps 3 --size 100 -n 100", sizes: 1, count: 300},
+		{test: "send-bw", theirs: "-a -n 10", ours: "--all -n 10", sizes: 23, count: 10},
+	} {
+		if server && c.sizes > 1 {
+			continue // up to 8 MiB, which takes long
+		}
+		t.Run(fmt.Sprintf("%s %s %s server=%v", typ, c.test, c.theirs, server), func(t *testing.T) {
+			r := perftestPair{test: c.test, server: server, theirs: "-F -c " + typ + " " + c.theirs, ours: "--type " + strings.ToLower(typ) + " " + c.ours}.play(t)
+			if len(r.Results) != c.sizes {
+				t.Fatalf("%+v", r)
+			}
+			for _, res := range r.Results {
+				if res.Iterations != c.count {
+					t.Errorf("%+v, expected %d messages", res, c.count)
+				}
+			}
+		})
 	}
 }
 

@@ -33,6 +33,7 @@ const (
 	RC  = "rc"
 	UC  = "uc"
 	UD  = "ud"
+	XRC = "xrc"
 	DC  = "dc"
 	SRD = "srd" // of efa
 )
@@ -83,7 +84,7 @@ const Auto = -1
 type Config struct {
 	Op         string        `json:"operation"`            // send, write, read or atomic
 	Metric     string        `json:"metric"`               // lat or bw
-	Type       string        `json:"type"`                 // rc, uc, ud, dc or srd
+	Type       string        `json:"type"`                 // rc, uc, ud, xrc, dc or srd
 	Sizes      []int         `json:"sizes"`                // of messages, in bytes, in the order of the tests
 	All        bool          `json:"all,omitempty"`        // Sizes is a sweep, and may be cut at what both sides take
 	Shorten    bool          `json:"-"`                    // Sizes is the default, and may be reduced to what both sides take
@@ -176,7 +177,7 @@ func (c *Config) Validate() error {
 	}{
 		{"operation", c.Op, []string{Send, Write, Read, Atomic}},
 		{"metric", c.Metric, []string{Lat, BW}},
-		{"type", c.Type, []string{RC, UC, UD, DC, SRD}},
+		{"type", c.Type, []string{RC, UC, UD, XRC, DC, SRD}},
 	} {
 		if !slices.Contains(f.allowed, f.given) {
 			return field(f.name, peertext.Quote(f.given), "%s", strings.Join(f.allowed, ", "))
@@ -257,7 +258,7 @@ func (c *Config) validateOp() error {
 		return field("type", "ud", "%s, as %s needs a QP with one peer", strings.Join(c.Types(), ", "), c.Name())
 	case c.Type == UC && (c.Op == Read || c.Op == Atomic):
 		return field("type", "uc", "%s, as %s needs a reliable connection", strings.Join(c.Types(), ", "), c.Name())
-	case (c.Type == DC || c.Type == SRD) && c.CM:
+	case (c.split() || c.Type == SRD) && c.CM:
 		return field("type", c.Type, "rc, ud, as the connection manager (--cm) connects nothing for type %s", c.Type)
 	case c.Type == SRD && c.Op == Atomic:
 		return field("type", "srd", "%s, as SRD has no atomics", strings.Join(c.Types(), ", "))
@@ -284,13 +285,13 @@ func (c *Config) validateOp() error {
 func (c *Config) Types() []string {
 	switch c.Op {
 	case Send:
-		return []string{RC, UC, UD, DC, SRD}
+		return []string{RC, UC, UD, XRC, DC, SRD}
 	case Write:
-		return []string{RC, UC, DC, SRD}
+		return []string{RC, UC, XRC, DC, SRD}
 	case Read:
-		return []string{RC, DC, SRD}
+		return []string{RC, XRC, DC, SRD}
 	}
-	return []string{RC, DC}
+	return []string{RC, XRC, DC}
 }
 
 // validateMetric checks what only one kind of test has.
@@ -461,7 +462,7 @@ func (c *Config) fit(l Limits) error {
 		return &uverbs.FeatureError{Feature: "atomics", Driver: l.Driver}
 	}
 	recvs, receives := l.MaxWR, "max_qp_wr"
-	if c.Type == DC || c.SRQ {
+	if c.split() || c.SRQ {
 		recvs, receives = l.MaxSRQWR, "max_srq_wr"
 	}
 	for _, f := range []struct {
@@ -501,7 +502,7 @@ func (c *Config) settle(l Limits) {
 		c.RecvDepth = min(max(c.total(), DefaultRecvDepth), maxDatagrams)
 	}
 	most := l.MaxWR
-	if c.SRQ {
+	if c.shared() {
 		most = l.MaxSRQWR / c.QPs
 	}
 	c.RecvDepth = max(1, min(c.RecvDepth, most, l.MaxCQE/c.QPs))

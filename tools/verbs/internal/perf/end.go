@@ -46,6 +46,11 @@ type Peer struct {
 	Addr uint64 `json:"addr"`           // of the memory that the queue pair is to read and write
 	RKey uint32 `json:"rkey"`
 
+	// Of XRC.
+	SRQN    uint32 `json:"srqn,omitempty"`     // SRQ that messages go to
+	SendQPN uint32 `json:"send_qpn,omitempty"` // the queue pair that sends, if QPN is another one
+	SendPSN uint32 `json:"send_psn,omitempty"`
+
 	// Of iWARP; see credit.go.
 	Own   uint64 `json:"own,omitempty"`   // address of the memory that the queue pair itself needs
 	Recvs int    `json:"recvs,omitempty"` // receives that it begins with
@@ -95,7 +100,8 @@ type End struct {
 	nullKey uint32 // LKey of Local.NullMR
 	counted bool   // messages are sent as the peer has receives for them
 	flows   []flow
-	targets []target        // of DC
+	targets []target        // of DC and XRC
+	xrcd    *uverbs.XRCD    // of the targets of XRC
 	srq     *uverbs.SRQ     // has the receives of all queue pairs, or nil
 	takes   uverbs.WCOpcode // opcode of each completion of a receive
 	flags   uverbs.WCFlags  // flags that each completion of a receive has, perhaps among others
@@ -217,7 +223,7 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
-	if e.Config.CM || e.Config.Type == DC { // for DC the peer's GID must be known: see Peers
+	if e.Config.CM || e.Config.split() { // for DC the peer's GID must be known: see Peers
 		return e, nil
 	}
 	for range e.Config.QPs {
@@ -312,8 +318,8 @@ func (e *End) qpOptions() uverbs.QPOptions {
 // Peers returns what the peer must know of this side's queue pairs. remote is the peer's GID, or
 // the zero GID if it is not known yet.
 func (e *End) Peers(remote ib.GID) ([]Peer, error) {
-	if e.Config.Type == DC && e.QPs == nil {
-		if err := e.createDC(remote); err != nil {
+	if e.Config.split() && e.QPs == nil {
+		if err := e.createSplit(remote); err != nil {
 			return nil, err
 		}
 	}
@@ -328,7 +334,14 @@ func (e *End) Peers(remote ib.GID) ([]Peer, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, Peer{QPN: l.QPN, PSN: l.PSN, LID: l.LID, GID: l.GID, PKey: l.PKey, Addr: e.target(i), RKey: e.MR.RKey()})
+		p := Peer{QPN: l.QPN, PSN: l.PSN, LID: l.LID, GID: l.GID, PKey: l.PKey, Addr: e.target(i), RKey: e.MR.RKey(), SRQN: e.srqn(i)}
+		if e.Config.Paired() {
+			if l, err = e.QPs[i].EndpointFor(uverbs.Endpoint{GID: remote}); err != nil {
+				return nil, err
+			}
+			p.SendQPN, p.SendPSN = l.QPN, l.PSN
+		}
+		all = append(all, p)
 	}
 	return all, nil
 }
@@ -359,7 +372,7 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 		}
 		e.counted = e.Limits.IWARP && e.Config.Op == Send && e.Config.Metric == BW && peers[i].Own != 0
 		switch {
-		case e.Config.datagrams(), e.Config.Type == DC && (!e.Server || e.Config.DCBoth()):
+		case e.Config.datagrams(), e.Config.Type == DC && (!e.Server || e.Config.Paired()):
 			ah, err := e.ahFor(peer)
 			if err != nil {
 				return err
@@ -368,6 +381,12 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 		case !e.Config.CM && e.Config.Type != DC:
 			if err := qp.Connect(ctx, peers[i].endpoint()); err != nil {
 				return err
+			}
+			if e.Config.Paired() {
+				peer.QPN, peer.PSN = peer.SendQPN, peer.SendPSN
+				if err := e.targets[i].qp.Connect(ctx, peer.endpoint()); err != nil {
+					return err
+				}
 			}
 		}
 		e.flows = append(e.flows, f)

@@ -75,8 +75,8 @@ func footprint(c *Config, l Limits) int {
 	e := End{Config: *c, Limits: l, memory: newLayout(c)}
 	wrs := c.list() + cycle/cacheLine // see flow.build
 	perQP := qpRoom + sendRoom*max(e.sendDepth(), leastDepth) + recvRoom*e.memory.slots + wrRoom*wrs
-	if c.Type == DC {
-		perQP += qpRoom // a target beside the initiator
+	if c.split() {
+		perQP += qpRoom // one that receives beside the one that sends
 	}
 	n := clientRoom + e.memory.size + (1+c.QPs)*perQP // with the path
 	if c.Verify {

@@ -67,8 +67,8 @@ const (
 	// sizes.
 	maxFrame = 4 << 10
 
-	// maxPeer is the limit for each queue pair in peers. The longest one takes 217 bytes.
-	maxPeer = 256
+	// maxPeer is the limit for each queue pair in peers. The longest one takes 273 bytes.
+	maxPeer = 320
 )
 
 // peersFrame returns the limit for a message with so many queue pairs.
@@ -264,6 +264,9 @@ func (p *Peer) validate(t *terms) error {
 	err := cmp.Or(
 		within("qpn", p.QPN, 0, max24Bits),
 		within("psn", p.PSN, 0, max24Bits),
+		within("srqn", p.SRQN, 0, max24Bits),
+		within("send_qpn", p.SendQPN, 0, max24Bits),
+		within("send_psn", p.SendPSN, 0, max24Bits),
 		within("addr", p.Addr, 0, math.MaxUint64-reach),
 	)
 	if err != nil {

@@ -24,6 +24,7 @@ func (c *Config) validateOptions() error {
 		{c.Op != Atomic && c.AtomicType != "", "--atomic-type is for atomics, and this is %s"},
 		{c.Imm && c.Op != Send && c.Op != Write, "--imm is for SEND and WRITE, and this is %s"},
 		{c.SRQ && !c.messages(), "--use-srq is for messages that take receives, in %s only with --imm"},
+		{c.SRQ && c.Type == XRC, "--use-srq: with --type xrc the queue pairs of %s share receives in any case"},
 		{c.Endless && c.Metric != BW, "--run-infinitely is for bandwidth, and this is %s"},
 		{c.Endless && c.Duration != 0, "--run-infinitely and a duration exclude each other in %s"},
 		{c.Endless && len(c.Sizes) > 1, "--run-infinitely: %s has no end, and there are several sizes (--size, --all)"},
@@ -53,8 +54,8 @@ func (c *Config) fitOptions(l Limits) error {
 		return fmt.Errorf("--use-srq: %s is of iWARP, where each queue pair counts its own receives", l.Device)
 	case c.SRQ && l.MaxSRQWR == 0:
 		return lacks("use-srq", l.Device, &uverbs.FeatureError{Feature: "SRQ", Driver: l.Driver})
-	case c.SRQ && c.QPs*c.RecvDepth > l.MaxSRQWR:
-		return fmt.Errorf("--qps times --recv-depth is %d, allowed with --use-srq: up to %d, max_srq_wr of %s", c.QPs*c.RecvDepth, l.MaxSRQWR, l.Device)
+	case c.shared() && c.QPs*c.RecvDepth > l.MaxSRQWR:
+		return fmt.Errorf("--qps times --recv-depth is %d, allowed with one shared receive queue: up to %d, max_srq_wr of %s", c.QPs*c.RecvDepth, l.MaxSRQWR, l.Device)
 	}
 	return nil
 }
@@ -329,7 +330,7 @@ func (c *Config) onDemand(attr *uverbs.DeviceAttr) string {
 	case Atomic:
 		need = uverbs.ODPAtomic
 	}
-	if c.SRQ {
+	if c.shared() && c.messages() {
 		need |= uverbs.ODPSRQRecv
 	}
 	has := attr.ODPCapsRC
@@ -338,6 +339,8 @@ func (c *Config) onDemand(attr *uverbs.DeviceAttr) string {
 		has = attr.ODPCapsUC
 	case UD:
 		has = attr.ODPCapsUD
+	case XRC:
+		has = attr.ODPCapsXRC
 	}
 	if has&need == need {
 		return ""

@@ -317,15 +317,16 @@ func TestFitOptions(t *testing.T) {
 		{with(Send, BW, func(c *Config) { c.Imm = true }), Limits{Device: "siw0", Driver: "siw", IWARP: true}, "--imm: siw0: uverbs: immediate data not supported by driver siw"},
 		{with(Send, BW, func(c *Config) { c.SRQ = true }), Limits{Device: "siw0", IWARP: true}, "--use-srq: siw0 is of iWARP"},
 		{with(Send, BW, func(c *Config) { c.SRQ = true }), Limits{Device: "x0", Driver: "x"}, "--use-srq: x0: uverbs: SRQ not supported by driver x"},
-		{with(Send, BW, func(c *Config) { c.SRQ, c.QPs, c.RecvDepth = true, 3, 40 }), Limits{Device: "x0", MaxSRQWR: 100}, "--qps times --recv-depth is 120, allowed with --use-srq: up to 100, max_srq_wr of x0"},
+		{with(Send, BW, func(c *Config) { c.SRQ, c.QPs, c.RecvDepth = true, 3, 40 }), Limits{Device: "x0", MaxSRQWR: 100}, "--qps times --recv-depth is 120, allowed with one shared receive queue: up to 100, max_srq_wr of x0"},
 		{with(Send, BW, func(c *Config) { c.SRQ, c.QPs, c.RecvDepth = true, 3, 33 }), Limits{Device: "x0", MaxSRQWR: 100}, ""},
 	} {
 		if err := c.config.fitOptions(c.limits); err == nil && c.want != "" || err != nil && err.Error() != c.want && (c.want == "" || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("error is %v, want %q", err, c.want)
 		}
 	}
-	c := with(Send, BW, func(c *Config) { c.SRQ, c.QPs = true, 4 })
-	if c.settle(Limits{MaxWR: 1000, MaxCQE: 10000, MaxSRQWR: 100}); c.RecvDepth != 25 {
-		t.Errorf("each of 4 queue pairs has %d receives of an SRQ with 100", c.RecvDepth)
+	for _, c := range []Config{with(Send, BW, func(c *Config) { c.SRQ, c.QPs = true, 4 }), with(Send, BW, func(c *Config) { c.Type, c.QPs = XRC, 4 })} {
+		if c.settle(Limits{MaxWR: 1000, MaxCQE: 10000, MaxSRQWR: 100}); c.RecvDepth != 25 {
+			t.Errorf("each of 4 queue pairs of %s has %d receives of an SRQ with 100", c.Type, c.RecvDepth)
+		}
 	}
 }

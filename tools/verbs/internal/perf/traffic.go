@@ -112,6 +112,9 @@ func (f *flow) build(e *End, qp, size int) {
 				wr.RemoteQKey = qkeyCM
 			}
 		}
+		if c.Type == XRC {
+			wr.RemoteSRQN = f.remote.SRQN
+		}
 		if c.Type == DC {
 			wr.AH, wr.RemoteQPN, wr.DCAccessKey = f.ah, f.remote.QPN, dcKey
 			wr.DCStream = uint16(i & (1<<c.Streams - 1))

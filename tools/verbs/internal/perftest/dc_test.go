@@ -9,8 +9,8 @@ import (
 )
 
 // TestTargets: a target of DC has no number when records are exchanged for the first time, and is not
-// connected to before it has. With another type the same peer is refused, as it has an SRQ, and with DC a peer
-// without one.
+// connected to before it has; the number of a queue pair of XRC does not change. With another type the same peer is
+// refused, as it has an SRQ, and with DC and XRC a peer without one.
 func TestTargets(t *testing.T) {
 	r := recordings(t)["send_bw_s64"]
 	want := r.records(t, false)
@@ -35,7 +35,7 @@ func TestTargets(t *testing.T) {
 		typ     string
 		r       recording
 		refused error
-	}{{"DC", r, nil}, {"RC", r, errSRQ}, {"DC", withoutSRQ, errNotDC}} {
+	}{{"DC", r, nil}, {"RC", r, errSRQ}, {"DC", withoutSRQ, errNoSRQ}, {"XRC", withoutSRQ, errNoSRQ}} {
 		r := c.r
 		test, _ := r.test(t)
 		test.Type = c.typ

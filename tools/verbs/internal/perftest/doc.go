@@ -33,6 +33,10 @@
 // then there are twice as many records, first those of the initiators. Targets, which take receives from an
 // SRQ, get their numbers when they are made ready, after the first "all". Their access key is 0xffeeddcc.
 //
+// With -c XRC, queue pairs that send and that receive are distributed as those of DC. They are connected to each
+// other in their order, and all that receive have one SRQ. Requests of all kinds name the peer's. The option -R is
+// refused.
+//
 // With -c SRD, records have GIDs only if -x is given, which EFA needs. A message goes to the number and the GID in the
 // record, with the Q_Key of datagrams, and each one has a completion. For READs and WRITEs both sides make address
 // handles. The option -R is refused.

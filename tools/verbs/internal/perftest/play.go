@@ -19,7 +19,7 @@ const (
 // have the same.
 type Test struct {
 	Op         string // Op is the operation.
-	Type       string // Type is the type of the queue pairs: RC, UC, UD, DC or SRD.
+	Type       string // Type is the type of the queue pairs: RC, UC, UD, XRC, DC or SRD.
 	Latency    bool   // Latency is measured, or else bandwidth.
 	Both       bool   // Both directions, of a bandwidth test.
 	Sizes      []int  // Sizes of messages, in bytes.
@@ -47,8 +47,11 @@ func (t Test) Messages() bool { return t.Op == Send || t.Imm }
 // for the first time.
 func (t Test) dc() bool { return t.Type == "DC" }
 
-// targetOf reports whether a side, the server or the client, has targets of DC.
-func (t Test) targetOf(server bool) bool { return t.dc() && (server || t.Both || t.Latency) }
+// split reports whether a queue pair either sends or receives, by an SRQ.
+func (t Test) split() bool { return t.dc() || t.Type == "XRC" }
+
+// targetOf reports whether a side, the server or the client, has queue pairs that receive by an SRQ.
+func (t Test) targetOf(server bool) bool { return t.split() && (server || t.Both || t.Latency) }
 
 // command is what the peer must run, as far as this side knows.
 func (t Test) command(cm bool) string {
@@ -269,8 +272,8 @@ func (p *play) report(ctx context.Context, size int) error {
 			return err
 		}
 		n := p.s.Test.Iterations * len(p.s.mine)
-		if p.s.Test.dc() && p.s.Test.Both {
-			n /= 2 // half of them are targets
+		if p.s.Test.split() && p.s.Test.Both {
+			n /= 2 // half of them receive
 		}
 		if r.Size != uint64(size) || r.Iterations != uint64(n) {
 			return fmt.Errorf("the peer has run %d messages of %d bytes, and this side expected %d of %d: it must run %s", r.Iterations, r.Size, n, size, p.s.Command())

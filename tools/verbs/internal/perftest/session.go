@@ -234,11 +234,11 @@ func (s *Session) all(ctx context.Context, what string) error {
 			return fmt.Errorf("the peer is at another point of the test: got the record of QP %#x, expected that of %#x: it must run %s",
 				r.QPN, s.remote[i].QPN, s.Command())
 		}
-		if r.SRQN != 0 && !s.Test.dc() {
+		if r.SRQN != 0 && !s.Test.split() {
 			return fmt.Errorf("exchange of %s with perftest: %w: it must run %s", what, errSRQ, s.Command())
 		}
 		if r.SRQN == 0 && s.Test.targetOf(!s.Server) {
-			return fmt.Errorf("exchange of %s with perftest: %w: it must run %s", what, errNotDC, s.Command())
+			return fmt.Errorf("exchange of %s with perftest: %w: it must run %s", what, errNoSRQ, s.Command())
 		}
 		remote = append(remote, r)
 	}

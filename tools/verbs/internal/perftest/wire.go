@@ -76,11 +76,11 @@ type Record struct {
 // ErrValidates says that the peer wants data to be compared.
 var ErrValidates = errors.New("the peer runs with --data_validation, which is not spoken here")
 
-// errNotDC says that the peer has no SRQ, which a target of DC has.
-var errNotDC = errors.New("the peer runs with another type than -c DC, or without -c, and this side with --type dc")
+// errNoSRQ says that the peer has no SRQ, which XRC and a target of DC have.
+var errNoSRQ = errors.New("the peer has queue pairs of another type, and this side has those of --type xrc or dc")
 
-// errSRQ says that the peer's queue pairs share receives, which only --type dc supports.
-var errSRQ = errors.New("the peer runs with -c XRC, which is not supported, or with -c DC, which needs --type dc here")
+// errSRQ says that the peer has an SRQ, which no other types have.
+var errSRQ = errors.New("the peer runs with -c XRC or -c DC, which needs --type xrc or dc here")
 
 // text returns the record as it is sent on a TCP connection.
 func (r *Record) text(gid bool) []byte {

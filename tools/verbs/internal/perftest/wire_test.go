@@ -242,7 +242,7 @@ func TestBadPeers(t *testing.T) {
 		"record":       {true, sendLat, []string{version, numbers, "3\x00", strings.Repeat("x", textGIDLen)}, "expected a record of perftest"},
 		"no GID":       {false, sendLat, []string{version, numbers, "3\x00", string((&Record{QPN: 2}).text(false))}, "exchange of records after connecting with perftest: the peer is silent"},
 		"validating":   {true, sendLat, []string{version, numbers, "3\x00", record[:50] + "0000561643bcb000:" + record[50:]}, "--data_validation"},
-		"XRC":          {true, sendLat, []string{version, numbers, "3\x00", string((&Record{QPN: 2, GID: someGID, SRQN: 7}).text(true))}, "the peer runs with -c XRC, which is not supported, or with -c DC, which needs --type dc here: it must run ib_send_lat -c RC -n 5 -s 64"},
+		"XRC":          {true, sendLat, []string{version, numbers, "3\x00", string((&Record{QPN: 2, GID: someGID, SRQN: 7}).text(true))}, "the peer runs with -c XRC or -c DC, which needs --type xrc or dc here: it must run ib_send_lat -c RC -n 5 -s 64"},
 		"6.29 is gone": {false, sendLat, []string{"6.29" + version[4:], numbers, "3\x00", "end"}, "it must run ib_send_lat -c RC -n 5 -s 64, without -D and --data_validation"},
 		"reset":        {false, sendLat, []string{version, numbers, "3\x00", "reset"}, "connection reset by peer: it must run ib_send_lat -c RC -n 5 -s 64, without -D"},
 		"other test":   {true, readBW, []string{version, numbers, "3\x00", record}, "the peer is silent: nothing came for 1s: it must run ib_read_bw -c RC -n 5 -s 64"},
