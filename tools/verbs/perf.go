@@ -95,7 +95,7 @@ how many messages it has received, as the programs of perftest do.`,
   verbs perf write-bw 10.1.0.1 --all --json >before.json
   verbs perf write-bw 10.1.0.1 --all --plot bw.svg --overlay before.json
   verbs perf plot -o bw.svg before.json after.json   # with the difference in percent
-  verbs perf send-bw 10.1.0.1 --mcg --mgid 239.1.2.3    # datagrams to a multicast group
+  verbs perf send-bw 10.1.0.1 --mcg --mgid 239.1.2.3    # datagrams to a multicast group; there: serve --allow-mcg
   verbs perf write-bw 10.1.0.1 --run-infinitely -D 1s   # until interrupted
   verbs perf send-lat --perftest 10.1.0.1 -n 10000   # where ib_send_lat -n 10000 runs
   verbs perf read-bw --perftest --cm                 # for ib_read_bw -R HOST`,
@@ -162,7 +162,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		f.StringVar(&o.rate, "rate", "", "limit each side to this `RATE`: messages per second, or with a suffix Gb, Mb or MiB per second")
 		f.BoolVar(&c.Endless, "run-infinitely", false, "measure until interrupted, with a line on standard error each --duration; a server may end it earlier (--max-time)")
 		if c.Op == perf.Send {
-			f.BoolVarP(&o.mcg, "mcg", "g", false, "send datagrams to a multicast group of RoCE, which the server joins; implies --type ud")
+			f.BoolVarP(&o.mcg, "mcg", "g", false, "send datagrams to a multicast group of RoCE, which the server joins (serve --allow-mcg); implies --type ud")
 			f.StringVarP(&o.mgid, "mgid", "M", "", "the group's IP `ADDRESS` for --mcg")
 			command.DefaultIs(f, "mgid", perf.DefaultGroup.String())
 		}
@@ -572,6 +572,7 @@ func newPerfServe() *command.Command {
 	var s serveOptions
 	var hints *hintFlags
 	var maxTime time.Duration
+	var allowMCG bool
 	cmd := &command.Command{
 		Use:   "serve [flags]",
 		Short: "Serve the tests of other hosts until interrupted",
@@ -600,11 +601,12 @@ server listen only on an address of a network that you trust (--listen).`,
 			if maxTime <= 0 || maxTime > perf.MaxMaxTime {
 				return command.Usagef("--max-time is %s, allowed: more than 0, up to %s", maxTime, perf.MaxMaxTime)
 			}
-			return s.serve(cmd, &perf.Server{Local: local, MaxTime: maxTime})
+			return s.serve(cmd, &perf.Server{Local: local, MaxTime: maxTime, AllowMCG: allowMCG})
 		},
 	}
 	s.flags(cmd.Flags(), perf.DefaultPort)
 	cmd.Flags().DurationVar(&maxTime, "max-time", perf.DefaultMaxTime, "end a client that measures longer than this `TIME`, and refuse one whose --duration is longer")
+	cmd.Flags().BoolVar(&allowMCG, "allow-mcg", false, "let clients have this host join multicast groups (--mcg)")
 	hints = perfLocalFlags(cmd, &local)
 	return cmd
 }

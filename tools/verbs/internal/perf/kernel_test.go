@@ -190,7 +190,7 @@ func (noHeap) Unsupported() (feature string, since [2]int) { return "dma-buf hea
 func TestKernelMulticast(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsRoCE(t, "groups of RoCE")
-	r, err := measure(t, &Client{Config: grouped(func(*Config) {}), Port: serveHere(t, &Server{})})
+	r, err := measure(t, &Client{Config: grouped(func(*Config) {}), Port: serveHere(t, &Server{AllowMCG: true})})
 	if err != nil {
 		t.Fatal(err)
 	}

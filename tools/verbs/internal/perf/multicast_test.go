@@ -23,7 +23,11 @@ func grouped(change func(*Config)) Config {
 // TestMulticast: all messages to a group reach the server, which is its member.
 func TestMulticast(t *testing.T) {
 	pair := newSoftPair(t)
-	r, err := pair.run(t, &Server{}, &Client{Config: grouped(func(*Config) {})})
+	client := &Client{Config: grouped(func(*Config) {})}
+	if _, err := pair.run(t, &Server{}, client); err == nil || !strings.Contains(err.Error(), "--mcg: this server has its host join no groups") {
+		t.Errorf("error without --allow-mcg is %v", err)
+	}
+	r, err := pair.run(t, &Server{AllowMCG: true}, client)
 	if err != nil {
 		t.Fatal(err)
 	}

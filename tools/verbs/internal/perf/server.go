@@ -38,6 +38,8 @@ type Server struct {
 	// DefaultMaxTime. A test that asks for longer is refused before a device is opened for it.
 	// A client that goes silent during a size holds its queue pairs and memory 10 s longer than this at most.
 	MaxTime time.Duration
+	// AllowMCG lets clients have this host join multicast groups.
+	AllowMCG bool
 	// Secret guards the server, if it is not nil: only clients that know it are served, and they may
 	// choose the device and have the server test others.
 	Secret []byte
@@ -312,6 +314,9 @@ func (se *session) open(ctx context.Context, to netip.Addr, mine Limits) (side, 
 	se.config = *m.Config
 	if err := se.limited.Local.Validate(&se.config); err != nil {
 		return nil, refuse(err)
+	}
+	if !se.config.MGID.IsZero() && !se.limited.AllowMCG {
+		return nil, refusef("--mcg: this server has its host join no groups for clients; \"verbs perf serve --allow-mcg\" does")
 	}
 	if err := se.config.fit(mine); err != nil {
 		return nil, refuse(err)
