@@ -179,6 +179,9 @@ func TestImports(t *testing.T) {
 		if f.test() && slices.Contains([]string{"cm", "cm/rdmacm"}, f.pkg()) { // makes the software devices of the rig, and announces services
 			allowed = append(allowed, "uverbs/soft", "test/softrig", "uverbs/umad")
 		}
+		if f.test() && f.pkg() == "tools/verbs/internal/perf" { // names the descriptor of memory of a heap
+			allowed = append(allowed, "mmio")
+		}
 		if f.test() && f.pkg() == "tools/probe" { // shows an agent with both
 			allowed = append(allowed, "tools/metrics")
 		}

@@ -226,7 +226,7 @@ func perfLocalFlags(cmd *command.Command, l *perf.Local) *hintFlags {
 	f.BoolVar(&l.HugePages, "huge-pages", false, "take memory from huge pages")
 	command.NumberVar(f, &l.CPU, "cpu", "", l.CPU, 0, 1023, "run on processor `N`")
 	command.DefaultIs(f, "cpu", "any")
-	f.StringVar(&l.DMABuf, "dmabuf", "", "use the memory of the dma-buf `FILE`: an open descriptor such as /proc/self/fd/3, or a heap such as /dev/dma_heap/system")
+	f.StringVar(&l.DMABuf, "dmabuf", "", "use the memory of the dma-buf `FILE`: an open descriptor such as /proc/self/fd/3, or memory of a heap such as /dev/dma_heap/system")
 	f.BoolVar(&l.Direct, "use-data-direct", false, "let the device access the memory of --dmabuf by its second PCI function, beside a GPU (mlx5)")
 	f.BoolVar(&l.DM, "use-dm", false, "use memory of the device itself (mlx5)")
 	h := &hintFlags{}

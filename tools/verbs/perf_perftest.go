@@ -48,8 +48,8 @@ func (o *perfOptions) checkPerftest(changed func(flag string) bool, host string)
 		return fmt.Errorf("--iterations is %d, allowed with --perftest: 5 and more", c.Iterations)
 	case changed("mgid") && host != "":
 		return fmt.Errorf("--mgid is %s, but with --perftest its server chooses the group (ib_send_bw -M)", o.mgid)
-	case o.local.DMABuf != "" && c.CM && c.Type == perf.UD && host != "" && (c.Metric == perf.Lat || c.Both):
-		return errors.New("--dmabuf with --perftest --cm: datagrams begin with one that this program writes, and the memory is not its to write")
+	case o.local.Foreign() && c.CM && c.Type == perf.UD && host != "" && (c.Metric == perf.Lat || c.Both):
+		return errors.New("--dmabuf and --use-dm with --perftest --cm: datagrams begin with one that this program writes, and the memory is not its to write")
 	}
 	if o.dataAddr != "" {
 		if _, err := netip.ParseAddr(o.dataAddr); err != nil {

@@ -3,7 +3,6 @@ package interop
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -141,10 +140,6 @@ func TestPerfCard(t *testing.T) {
 	needsDC(t)
 	_, port := perfServe(t)
 	ud, outOfOrder := cardLacks(t)
-	direct := "--use-data-direct: uverbs: "
-	if _, err := os.Stat("/dev/dma_heap/system"); err != nil {
-		direct = "--dmabuf: open /dev/dma_heap/system"
-	}
 	for _, c := range []struct {
 		line    string
 		missing string // in the error with which it must fail
@@ -160,7 +155,6 @@ func TestPerfCard(t *testing.T) {
 		{"write-bw --use-dm -q 64", "--use-dm: mlx5_0: uverbs: AllocDM: length is "},
 		{"write-bw --ph 1", "--ph: mlx5_0: uverbs: ALLOC_DMAH"},
 		{"read-bw --ph 2 --tph-mem vm --cpu-id 0", "--ph: mlx5_0: uverbs: ALLOC_DMAH"},
-		{"write-bw --dmabuf /dev/dma_heap/system --use-data-direct", direct},
 		{"write-bw --use-null-mr", ""},
 		{"read-bw --use-null-mr", ""},
 		{"write-bw --relaxed-ordering -V", ""},

@@ -29,7 +29,7 @@ type Local struct {
 	ODP       bool     // ODP has the device page the memory in on demand.
 	Relaxed   bool     // Relaxed permits the device to reorder writes to the memory.
 	NullMR    bool     // NullMR has what is sent be zeros, and what is read be discarded.
-	DMABuf    string   // DMABuf is a dma-buf to use as memory, by its file or descriptor, or the heap to make one of; empty for the program's own.
+	DMABuf    string   // DMABuf is a dma-buf to use as memory, by its file or descriptor, or the file of a heap to take memory from; empty for ordinary memory.
 	Direct    bool     // Direct has the device access the dma-buf by its second PCI function.
 	DM        bool     // DM has the memory be the device's own.
 
@@ -96,7 +96,6 @@ type End struct {
 
 	path    *path // nil if the address of the peer needs no proof
 	memory  layout
-	foreign bool   // the memory is not the program's to look at
 	nullKey uint32 // LKey of Local.NullMR
 	counted bool   // messages are sent as the peer has receives for them
 	flows   []flow
@@ -503,13 +502,13 @@ func (e *End) register() error {
 	if err != nil {
 		return err
 	}
-	if e.Local.DMABuf != "" {
-		f, err := openDMABuf(e.Local.DMABuf, e.memory.size)
+	heap := e.Local.heap()
+	if e.Local.DMABuf != "" && heap == "" {
+		f, err := openDMABuf(e.Local.DMABuf)
 		if err != nil {
 			return fmt.Errorf("--dmabuf: %w", err)
 		}
 		defer f.Close()
-		e.foreign = true
 		e.MR = objects.Open(&e.opened, func() (*uverbs.MR, error) {
 			mr, err := e.PD.RegDMABuf(f, uverbs.MROptions{Access: access, Length: e.memory.size, DMAH: dmah, DataDirect: e.Local.Direct})
 			if err != nil {
@@ -526,9 +525,12 @@ func (e *End) register() error {
 		return fmt.Errorf("the test needs %d bytes of memory, allowed: %d, which this machine has: a smaller --size, or fewer --qps", e.memory.size, has)
 	}
 	buf := objects.Open(&e.opened, func() (*uverbs.Buffer, error) {
-		return uverbs.AllocBuffer(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
+		return uverbs.AllocBuffer(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages, Heap: heap})
 	})
 	e.MR = objects.Open(&e.opened, func() (*uverbs.MR, error) { return e.PD.RegMR(buf, uverbs.MROptions{Access: access, DMAH: dmah}) })
+	if err := e.opened.Err(); err != nil && heap != "" {
+		return fmt.Errorf("--dmabuf: %w", err)
+	}
 	return e.opened.Err()
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -14,8 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -201,40 +199,31 @@ func TestKernelMulticast(t *testing.T) {
 	}
 }
 
-// TestDMABuf opens dma-bufs of a heap and by their descriptor. The driver then refuses them.
-func TestDMABuf(t *testing.T) {
-	testenv.Guest(t)
-	const heap, size = heaps + "system", 12288
-	made, err := openDMABuf(heap, size)
-	if errors.Is(err, fs.ErrNotExist) {
+// heapMemory returns memory of a dma-buf heap, and a name for its descriptor.
+func heapMemory(t *testing.T, size int) (name string, mem []byte) {
+	t.Helper()
+	r, err := mmio.MapHeap("system", size)
+	if errors.Is(err, errors.ErrUnsupported) {
 		testenv.Skip(t, noHeap{err})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer made.Close()
-	fd := fmt.Sprint("/proc/self/fd/", made.Fd())
-	again, err := openDMABuf(fd, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer again.Close()
-	for _, f := range []*os.File{made, again} {
-		info, err := f.Stat()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if is, err := os.Readlink(fmt.Sprint("/proc/self/fd/", f.Fd())); info.Size() != size || !strings.Contains(is, "dmabuf") {
-			t.Errorf("%s is %s of %d bytes, want a dma-buf of %d (%v)", f.Name(), is, info.Size(), size, err)
-		}
-	}
+	t.Cleanup(func() { r.Close() })
+	return fmt.Sprint("/proc/self/fd/", r.DMABuf().Fd()), r.Bytes()
+}
+
+// TestDMABuf names dma-bufs of a heap and by their descriptor, which the driver refuses.
+func TestDMABuf(t *testing.T) {
+	testenv.Guest(t)
+	fd, _ := heapMemory(t, 1<<18)
 	config := Default(Send, BW)
 	config.Sizes, config.Iterations = []int{64}, 10
 	for name, want := range map[string]string{
-		heap:                "REG_DMABUF_MR not supported by driver rxe",
+		heaps + "system":    "REG_DMABUF_MR not supported by driver rxe",
 		fd:                  "REG_DMABUF_MR not supported by driver rxe",
 		"/dev/fd/1023":      "bad file descriptor",
-		heaps + "no-such":   "no such file or directory",
+		heaps + "no-such":   "Heap is no-such, allowed: the heaps of this machine: ",
 		"/proc/self/fd/one": "no such file or directory",
 		"/proc/self/status": "is 0 bytes long",
 	} {
@@ -250,22 +239,7 @@ func TestDMABufTraffic(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "REG_DMABUF_MR", "mlx5")
 	const size, room = 8192, 1 << 18
-	buffer := func(t *testing.T) (name string, mem []byte) {
-		f, err := openDMABuf(heaps+"system", room)
-		if errors.Is(err, fs.ErrNotExist) {
-			testenv.Skip(t, noHeap{err})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-		if mem, err = unix.Mmap(int(f.Fd()), 0, room, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { unix.Munmap(mem) })
-		return fmt.Sprint("/proc/self/fd/", f.Fd()), mem
-	}
-	buffer(t) // or the test is skipped, and not its parts
+	heapMemory(t, room) // or the test is skipped, and not its parts
 	for _, c := range []struct {
 		op, metric string
 		from       int // who has the data: 0 the client, 1 the server
@@ -274,7 +248,7 @@ func TestDMABufTraffic(t *testing.T) {
 			var names [2]string
 			var mems [2][]byte
 			for i := range names {
-				names[i], mems[i] = buffer(t)
+				names[i], mems[i] = heapMemory(t, room)
 			}
 			for i := range mems[c.from] {
 				mems[c.from][i] = byte(i*7 + i/251)
@@ -296,6 +270,12 @@ func TestDMABufTraffic(t *testing.T) {
 				t.Errorf("no message of %d bytes has come", size)
 			}
 		})
+	}
+	config := Default(Write, Lat) // looks at the memory, which that of a heap allows
+	config.Verify, config.Iterations = true, 20
+	local := Local{DMABuf: heaps + "system"}
+	if _, err := measure(t, &Client{Config: config, Local: local, Port: serveHere(t, &Server{Local: local})}); err != nil {
+		t.Error(err)
 	}
 }
 

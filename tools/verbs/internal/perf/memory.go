@@ -4,7 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
@@ -85,9 +90,38 @@ func footprint(c *Config, l Limits) int {
 	return n
 }
 
+// heaps is where the kernel has heaps that make dma-bufs.
+const heaps = "/dev/dma_heap/"
+
+// heap returns the name of the dma-buf heap to take memory from, or "" if there is none.
+func (l *Local) heap() string {
+	if name, ok := strings.CutPrefix(l.DMABuf, heaps); ok {
+		return name
+	}
+	return ""
+}
+
+// Foreign reports whether the memory is not the program's to look at.
+func (l *Local) Foreign() bool { return l.DM || l.DMABuf != "" && l.heap() == "" }
+
+// openDMABuf opens the dma-buf that a name stands for, also a descriptor that this process was started with, as
+// /proc/self/fd/3, which cannot be opened again.
+func openDMABuf(name string) (*os.File, error) {
+	for _, dir := range []string{"/proc/self/fd/", "/dev/fd/"} {
+		number, ok := strings.CutPrefix(name, dir)
+		if fd, err := strconv.ParseUint(number, 10, 31); ok && err == nil {
+			own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				return nil, &os.PathError{Op: "open", Path: name, Err: err}
+			}
+			return os.NewFile(uintptr(own), name), nil
+		}
+	}
+	return os.Open(name)
+}
+
 // registerDM allocates and registers memory of the device, which begins with zeros and not with what was there before.
 func (e *End) registerDM(access uverbs.Access) error {
-	e.foreign = true
 	dm := objects.Open(&e.opened, func() (*uverbs.DM, error) { return e.Dev.AllocDM(e.memory.size, uverbs.DMOptions{}) })
 	e.opened.Do(func() error {
 		_, err := dm.WriteAt(make([]byte, e.memory.size), 0)
@@ -175,7 +209,7 @@ func (e *End) Prepare(size int) error {
 
 // fill writes what the test wants to find in memory.
 func (e *End) fill(qp, size int) {
-	if e.foreign {
+	if e.Local.Foreign() {
 		return
 	}
 	mem := e.MR.Bytes()
@@ -241,7 +275,7 @@ func (d *DataError) Error() string {
 // VerifyMemory compares what the peer has written into this side's memory, or added to it, with
 // what it says it has done: done operations of each queue pair.
 func (e *End) VerifyMemory(size int, done int64) error {
-	if e.foreign {
+	if e.Local.Foreign() {
 		return nil
 	}
 	mem := e.MR.Bytes()

@@ -87,7 +87,6 @@ func TestMemoryOptions(t *testing.T) {
 		local Local
 		want  string
 	}{
-		{Local{Direct: true}, "--use-data-direct without --dmabuf"},
 		{Local{Direct: true, DMABuf: "x", DMAH: hints}, "--ph and --use-data-direct exclude each other"},
 		{Local{DMAH: hints, ODP: true}, "--ph and --odp exclude each other"},
 		{Local{DM: true, DMABuf: "x"}, "--use-dm and --dmabuf exclude each other"},

@@ -275,8 +275,8 @@ const maxStreams = 15
 func (l *Local) exclude(c *Config) error {
 	dmabuf := l.DMABuf != ""
 	looks := c.Verify || c.Op == Write && c.Metric == Lat && !c.Imm
-	if l.Direct && !dmabuf {
-		return errors.New("--use-data-direct without --dmabuf: the second PCI function is for memory of other devices")
+	if l.Direct && (!dmabuf || l.heap() != "") {
+		return errors.New("--use-data-direct needs --dmabuf with the memory of another device, which alone the second PCI function is for")
 	}
 	hints := l.DMAH != nil
 	unused := l.NullMR && !c.Both && (c.Op != Write || c.Metric == BW) // this side's own memory is
@@ -287,7 +287,7 @@ func (l *Local) exclude(c *Config) error {
 		hasB bool
 	}{
 		{"pkey-index", l.PKeyIndex != nil, "pkey", c.PKey != 0},
-		{"dmabuf", dmabuf, "", looks},
+		{"dmabuf", l.Foreign() && dmabuf, "", looks},
 		{"use-null-mr", l.NullMR, "", looks},
 		{"dmabuf", dmabuf, "huge-pages", l.HugePages},
 		{"dmabuf", dmabuf, "odp", l.ODP},

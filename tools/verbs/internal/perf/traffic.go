@@ -119,7 +119,7 @@ func (f *flow) build(e *End, qp, size int) {
 			wr.AH, wr.RemoteQPN, wr.DCAccessKey = f.ah, f.remote.QPN, dcKey
 			wr.DCStream = uint16(i & (1<<c.Streams - 1))
 		}
-		if (c.Op == Send || c.Op == Write) && size <= e.Inline && !e.foreign && !e.Local.NullMR {
+		if (c.Op == Send || c.Op == Write) && size <= e.Inline && !e.Local.Foreign() && !e.Local.NullMR {
 			wr.SGL, wr.Inline = nil, e.MR.Bytes()[at:at+size]
 		}
 	}
