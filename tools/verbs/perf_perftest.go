@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -426,10 +427,7 @@ func (e *perftestEnd) reads() int {
 	if e.test.Op != perftest.Read && e.test.Op != perftest.Atomic {
 		return 1
 	}
-	if n := e.end.Config.RdAtomic; n != 0 {
-		return n
-	}
-	return e.end.Limits.RdAtomic
+	return cmp.Or(e.end.Config.RdAtomic, e.end.Limits.RdAtomic)
 }
 
 // Connect implements perftest.Engine.

@@ -274,46 +274,34 @@ const maxStreams = 15
 // exclude refuses settings that exclude each other.
 func (l *Local) exclude(c *Config) error {
 	dmabuf := l.DMABuf != ""
-	looks := c.Verify || c.Op == Write && c.Metric == Lat && !c.Imm
 	if l.Direct && (!dmabuf || l.heap() != "") {
 		return errors.New("--use-data-direct needs --dmabuf with the memory of another device, which alone the second PCI function is for")
 	}
-	hints := l.DMAH != nil
-	unused := l.NullMR && !c.Both && (c.Op != Write || c.Metric == BW) // this side's own memory is
-	for _, pair := range []struct {
-		a    string
-		hasA bool
-		b    string
-		hasB bool
-	}{
-		{"pkey-index", l.PKeyIndex != nil, "pkey", c.PKey != 0},
-		{"dmabuf", l.Foreign() && dmabuf, "", looks},
-		{"use-null-mr", l.NullMR, "", looks},
-		{"dmabuf", dmabuf, "huge-pages", l.HugePages},
-		{"dmabuf", dmabuf, "odp", l.ODP},
-		{"use-null-mr", l.NullMR, "inline", c.Inline > 0},
-		{"use-dm", l.DM, "", looks},
-		{"use-dm", l.DM, "dmabuf", dmabuf},
-		{"use-dm", l.DM, "huge-pages", l.HugePages},
-		{"use-dm", l.DM, "odp", l.ODP},
-		{"use-dm", l.DM, "relaxed-ordering", l.Relaxed},
-		{"use-dm", l.DM, "ph", hints},
-		{"ph", hints, "odp", l.ODP},
-		{"ph", hints, "use-data-direct", l.Direct},
-		{"use-null-mr", unused, "use-dm", l.DM},
-		{"use-null-mr", unused, "ph", hints},
-		{"use-null-mr", unused, "dmabuf", dmabuf},
-		{"use-null-mr", unused, "odp", l.ODP},
-		{"use-null-mr", unused, "huge-pages", l.HugePages},
-		{"use-null-mr", unused, "relaxed-ordering", l.Relaxed},
-		{"odp", l.ODP, "type dc", c.Type == DC},
-	} {
-		switch {
-		case !pair.hasA || !pair.hasB:
-		case pair.b == "":
-			return fmt.Errorf("--%s: the memory is not the program's to look at, which --verify and write-lat do", pair.a)
-		default:
-			return fmt.Errorf("--%s and --%s exclude each other", pair.a, pair.b)
+	given := map[string]bool{
+		"dmabuf": dmabuf, "huge-pages": l.HugePages, "inline": c.Inline > 0, "odp": l.ODP, "ph": l.DMAH != nil, "pkey": c.PKey != 0, "pkey-index": l.PKeyIndex != nil,
+		"relaxed-ordering": l.Relaxed, "type dc": c.Type == DC, "use-data-direct": l.Direct, "use-dm": l.DM, "use-null-mr": l.NullMR,
+	}
+	rules := []struct{ flag, others string }{
+		{"pkey-index", "pkey"},
+		{"dmabuf", "huge-pages,odp"},
+		{"use-null-mr", "inline"},
+		{"use-dm", "dmabuf,huge-pages,odp,relaxed-ordering,ph"},
+		{"ph", "odp,use-data-direct"},
+		{"odp", "type dc"},
+	}
+	if !c.Both && (c.Op != Write || c.Metric == BW) { // this side's own memory is not used with the null MR
+		rules = append(rules, struct{ flag, others string }{"use-null-mr", "use-dm,ph,dmabuf,odp,huge-pages,relaxed-ordering"})
+	}
+	for _, flag := range []string{"dmabuf", "use-dm", "use-null-mr"} {
+		if given[flag] && (flag == "use-null-mr" || l.Foreign()) && (c.Verify || c.Op == Write && c.Metric == Lat && !c.Imm) {
+			return fmt.Errorf("--%s: the memory is not the program's to look at, which --verify and write-lat do", flag)
+		}
+	}
+	for _, r := range rules {
+		for other := range strings.SplitSeq(r.others, ",") {
+			if given[r.flag] && given[other] {
+				return fmt.Errorf("--%s and --%s exclude each other", r.flag, other)
+			}
 		}
 	}
 	return nil
