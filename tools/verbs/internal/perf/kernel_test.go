@@ -184,21 +184,6 @@ type noHeap struct{ error }
 // Unsupported implements the interface of package testenv.
 func (noHeap) Unsupported() (feature string, since [2]int) { return "dma-buf heaps", [2]int{} }
 
-// TestKernelMulticast: all messages to a group reach the server, which is its member.
-func TestKernelMulticast(t *testing.T) {
-	testenv.Guest(t)
-	testenv.NeedsRoCE(t, "groups of RoCE")
-	r, err := measure(t, &Client{Config: grouped(func(*Config) {}), Port: serveHere(t, &Server{AllowMCG: true})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range r.Results {
-		if s.Lost != 0 || s.Iterations != 200 {
-			t.Errorf("%d of %d messages of %d bytes were lost, want 0 of 200", s.Lost, s.Iterations, s.Size)
-		}
-	}
-}
-
 // heapMemory returns memory of a dma-buf heap, and a name for its descriptor.
 func heapMemory(t *testing.T, size int) (name string, mem []byte) {
 	t.Helper()
