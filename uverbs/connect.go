@@ -438,7 +438,7 @@ func (q *QP) rtsAttr() QPAttr {
 // address returns the path to the peer and its local GID, which is zero if the packets have no GRH.
 // See localGID for told. Op is for errors.
 func (q *QP) address(op string, port uint8, attr PortAttr, remote Endpoint, told *ib.GID) (ah AHAttr, from ib.GID, err error) {
-	ah = AHAttr{DLID: remote.LID, SL: q.path.SL, Port: port}
+	ah = AHAttr{DLID: remote.LID, SL: q.path.SL, StaticRate: q.path.StaticRate, Port: port}
 	if remote.PKey != 0 {
 		_, key, err := q.partition(op, port)
 		if err == nil && key != 0 && !pkeysTalk(key, remote.PKey) {

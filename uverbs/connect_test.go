@@ -52,10 +52,10 @@ func TestConnect(t *testing.T) {
 				MaxDestRDAtomic: 8, MinRNRTimer: 12},
 			{QPState: 3, MaxRDAtomic: 8, Timeout: 14, RetryCnt: 6, RNRRetry: 7},
 		}},
-		{"options", PathOptions{Port: 1, GIDIndex: new(2), MTU: ib.MTU512, SL: 3, TrafficClass: 4, FlowLabel: 5, HopLimit: 6, Timeout: 7, RetryCount: 2, RNRRetry: 1,
+		{"options", PathOptions{Port: 1, GIDIndex: new(2), MTU: ib.MTU512, SL: 3, TrafficClass: 4, FlowLabel: 5, StaticRate: ib.Rate10G, HopLimit: 6, Timeout: 7, RetryCount: 2, RNRRetry: 1,
 			MinRNRTimer: 8, MaxRdAtomic: 2, Access: AccessRemoteRead}, []abi.ModifyQP{
 			{QPAccessFlags: 4, PortNum: 1, QPState: 1},
-			{Dest: abi.QPDest{DGID: peer.GID, SGIDIndex: 2, HopLimit: 6, TrafficClass: 4, FlowLabel: 5, SL: 3, IsGlobal: 1, PortNum: 1}, RQPSN: 88,
+			{Dest: abi.QPDest{DGID: peer.GID, SGIDIndex: 2, HopLimit: 6, TrafficClass: 4, FlowLabel: 5, SL: 3, StaticRate: 3, IsGlobal: 1, PortNum: 1}, RQPSN: 88,
 				DestQPNum: 77, QPState: 2, PathMTU: 2, MaxDestRDAtomic: 2, MinRNRTimer: 8},
 			{QPState: 3, MaxRDAtomic: 2, Timeout: 7, RetryCnt: 2, RNRRetry: 1},
 		}},

@@ -109,6 +109,7 @@ type PathOptions struct {
 	SL           uint8         // SL is the service level, 0 to 15.
 	TrafficClass uint8         // TrafficClass is the traffic class in the IP header on RoCE.
 	FlowLabel    uint32        // FlowLabel is the flow label, 20 bits.
+	StaticRate   ib.StaticRate // StaticRate limits how fast a connected QP sends, on InfiniBand.
 	HopLimit     uint8         // HopLimit is the number of routers that a packet may cross, by default 64. On RoCE the kernel uses the TTL of the route instead.
 	Timeout      ib.AckTimeout // Timeout is the wait for an acknowledgement; by default 14 (67 ms).
 	RetryCount   uint8         // RetryCount is the number of retries, up to 7; by default 6. On rxe 7 means forever.
@@ -217,6 +218,7 @@ func (o *PathOptions) check(d *Device) error {
 		{"Path.Port", uint32(o.Port), uint32(d.attr.PhysPortCount)},
 		{"Path.SL", uint32(o.SL), 15},
 		{"Path.FlowLabel", o.FlowLabel, 1<<20 - 1},
+		{"Path.StaticRate", uint32(o.StaticRate), uint32(ib.Rate1200G)},
 		{"Path.Timeout", uint32(o.Timeout), 31},
 		{"Path.RetryCount", uint32(o.RetryCount), 7},
 		{"Path.RNRRetry", uint32(o.RNRRetry), 7},

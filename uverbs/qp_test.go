@@ -82,6 +82,7 @@ func TestCreateQPRefused(t *testing.T) {
 		{func(o *QPOptions) { o.Path.Port = 3 }, "Path.Port is 3, allowed: 1 to 2, or 0"},
 		{func(o *QPOptions) { o.Path.SL = 16 }, "Path.SL is 16"},
 		{func(o *QPOptions) { o.Path.FlowLabel = 1 << 20 }, "Path.FlowLabel is 1048576"},
+		{func(o *QPOptions) { o.Path.StaticRate = 25 }, "Path.StaticRate is 25, allowed: 1 to 24"},
 		{func(o *QPOptions) { o.Path.Timeout = 32 }, "Path.Timeout is 32"},
 		{func(o *QPOptions) { o.Path.RetryCount = 8 }, "Path.RetryCount is 8"},
 		{func(o *QPOptions) { o.Path.RNRRetry = 8 }, "Path.RNRRetry is 8"},

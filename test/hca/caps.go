@@ -55,7 +55,8 @@ var general = []setting{
 	{prm.CapDebugBit, 1}, {prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 
-var generalIB = []setting{{prm.CapPortType, prm.CapPortTypeIB}, {prm.CapIBVirt, 1}}
+// The static rates are those of 2.5 to 120 Gb/s.
+var generalIB = []setting{{prm.CapPortType, prm.CapPortTypeIB}, {prm.CapIBVirt, 1}, {prm.CapStatRateSupport, 0xff80}}
 
 var generalRoCE = []setting{
 	{prm.CapPortType, prm.CapPortTypeEthernet}, {prm.CapEthNetOffloads, 1}, {prm.CapNICFlowTable, 1}, {prm.CapRoCEBit, 1},

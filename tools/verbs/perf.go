@@ -34,6 +34,7 @@ type perfOptions struct {
 	sizes  []int
 	all    bool
 	rate   string
+	limits string // who keeps to rate
 	port   int
 	json   bool
 	plot   string
@@ -95,7 +96,7 @@ how many messages it has received, as the programs of perftest do.`,
   verbs perf write-bw 10.1.0.1 --all --json >before.json
   verbs perf write-bw 10.1.0.1 --all --plot bw.svg --overlay before.json
   verbs perf plot -o bw.svg before.json after.json   # with the difference in percent
-  verbs perf send-bw 10.1.0.1 --mcg --mgid 239.1.2.3    # datagrams to a multicast group; there: serve --allow-mcg
+  verbs perf send-bw 10.1.0.1 --mcg --mgid 239.1.2.3    # to a multicast group; there: serve --allow-mcg
   verbs perf write-bw 10.1.0.1 --run-infinitely -D 1s   # until interrupted
   verbs perf send-lat --perftest 10.1.0.1 -n 10000   # where ib_send_lat -n 10000 runs
   verbs perf read-bw --perftest --cm                 # for ib_read_bw -R HOST`,
@@ -160,6 +161,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		command.DefaultIs(f, "list", "as many as there is room for, up to 64, on iWARP up to 1 MiB; with --rate 1")
 		command.DefaultIs(f, "moderate", "100, 1 above 8 KiB, or --list")
 		f.StringVar(&o.rate, "rate", "", "limit each side to this `RATE`: messages per second, or with a suffix Gb, Mb or MiB per second")
+		f.StringVar(&o.limits, "rate-type", "sw", "`WHO` keeps to --rate, this program or on InfiniBand the device, for each queue pair: sw, hw")
 		f.BoolVar(&c.Endless, "run-infinitely", false, "measure until interrupted, with a line on standard error each --duration; a server may end it earlier (--max-time)")
 		if c.Op == perf.Send {
 			f.BoolVarP(&o.mcg, "mcg", "g", false, "send datagrams to a multicast group of RoCE, which the server joins (serve --allow-mcg); implies --type ud")
@@ -431,6 +433,9 @@ func (o *perfOptions) settle() error {
 		if o.config.Rate, err = perf.ParseRate(o.rate); err != nil {
 			return err
 		}
+	}
+	if o.config.Rate.Hardware = o.limits == "hw"; !slices.Contains([]string{"", "sw", "hw"}, o.limits) || o.rate == "" && o.config.Rate.Hardware {
+		return fmt.Errorf("--rate-type is %s, allowed: sw, and hw with --rate", peertext.Quote(o.limits))
 	}
 	switch o.config.AtomicType { // perftest's words
 	case "FETCH_AND_ADD":

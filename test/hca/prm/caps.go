@@ -64,6 +64,7 @@ var (
 	CapNumPorts           = Field{0x1b8, 8}
 	CapLogMaxMsg          = Field{0x1c3, 5}
 	CapMaxTC              = Field{0x1cc, 4}
+	CapStatRateSupport    = Field{0x1e0, 16}
 	CapCQEVersion         = Field{0x1fc, 4}
 	CapCompactAddress     = Field{0x200, 1}
 	CapStridingRQ         = Field{0x201, 1}

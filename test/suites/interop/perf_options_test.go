@@ -126,6 +126,24 @@ func perfRate(t *testing.T, port string) {
 	}
 }
 
+// TestPerfHardwareRate: a device of InfiniBand has the rate that it is to keep to, or the error says so.
+func TestPerfHardwareRate(t *testing.T) {
+	testenv.Guest(t)
+	_, port := perfServe(t)
+	for rate, missing := range map[string]string{"10Gb": "", "14Gb": "--rate is 14062 Mbit/s, allowed: a rate that " + dev0 + " has; it has set 120000 Mbit/s"} {
+		if !rig.InfiniBand() {
+			missing = " is of iWARP"
+			if !rig.IWARP() {
+				missing = "--rate-type is hw, allowed: sw, as "
+			}
+		}
+		out, err := perf(t, port, "write-bw", "--rate", rate, "--rate-type", "hw", "-n", "100", "-V")
+		if (err != nil) != (missing != "") || !strings.Contains(out, missing) {
+			t.Errorf("%s: %v, want an error with %q: %s", rate, err, missing, out)
+		}
+	}
+}
+
 // perfAllSizes checks that --all tests sizes that double.
 func perfAllSizes(t *testing.T, port string) {
 	needsPerf(t, "send-lat", "ud")

@@ -248,6 +248,13 @@ func (c *Config) Validate() error {
 	if err := c.Rate.validate(); err != nil {
 		return err
 	}
+	switch {
+	case !c.Rate.Hardware:
+	case c.Rate.static() == ib.RateMax:
+		return field("rate", fmt.Sprintf("%g %s", c.Rate.Value, c.Rate.Unit), "with --rate-type hw the rates of InfiniBand: 2.5Gb, 5Gb, 10Gb, 20Gb, 25Gb, 40Gb, 50Gb, 100Gb and others")
+	case c.CM || c.datagrams() || c.Type == DC:
+		return fmt.Errorf("--rate-type is hw, allowed: sw with --cm and --type %s, as the path of a queue pair has the rate", c.Type)
+	}
 	return c.validateMetric()
 }
 
@@ -320,7 +327,7 @@ func (c *Config) list() int {
 	switch {
 	case c.List != Auto:
 		return c.List
-	case c.Rate.Value != 0:
+	case c.Rate.Value != 0 && !c.Rate.Hardware:
 		return 1
 	}
 	const enough = 64 // what a doorbell costs is shared by these
@@ -512,6 +519,8 @@ func (c *Config) settle(l Limits) {
 type Rate struct {
 	Value float64 `json:"value"` // in Unit per second
 	Unit  string  `json:"unit"`  // messages, Gb (10^9 bits), Mb (10^6 bits) or MiB (2^20 bytes)
+
+	Hardware bool `json:"hardware,omitempty"` // the device keeps to it, for each queue pair
 }
 
 // Units of a rate.
@@ -550,9 +559,20 @@ func (r Rate) validate() error {
 	return nil
 }
 
+// static returns the rate of InfiniBand that the device is to keep to, or RateMax if there is none. Signals are up to
+// 6.25 % faster than what its name says.
+func (r Rate) static() ib.StaticRate {
+	for s := ib.Rate2500M; r.Hardware && r.Unit == Gigabits && s <= ib.Rate1200G; s++ {
+		if mbps := float64(s.Mbps()); mbps >= 1000*r.Value && mbps <= 1062.5*r.Value {
+			return s
+		}
+	}
+	return ib.RateMax
+}
+
 // gap returns the time for n messages of a size; 0 without a limit.
 func (r Rate) gap(n, size int) time.Duration {
-	if r.Value == 0 {
+	if r.Value == 0 || r.Hardware {
 		return 0
 	}
 	per := r.Value // messages per second

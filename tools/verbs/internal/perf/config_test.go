@@ -145,8 +145,8 @@ func TestValidate(t *testing.T) {
 		{with(Send, BW, func(c *Config) { c.AckTimeout = 32 }), "--ack-timeout is 32, allowed: 1 to 31"},
 		{with(Send, BW, func(c *Config) { c.Retry = 8 }), "--retry is 8"},
 		{with(Send, BW, func(c *Config) { c.Timeout = 0 }), "--timeout is 0s"},
-		{with(Send, Lat, func(c *Config) { c.Rate = Rate{1, Messages} }), "--rate is for bandwidth"},
-		{with(Send, BW, func(c *Config) { c.Rate = Rate{1, "parsec"} }), `--rate is "1 parsec"`},
+		{with(Send, Lat, func(c *Config) { c.Rate = Rate{1, Messages, false} }), "--rate is for bandwidth"},
+		{with(Send, BW, func(c *Config) { c.Rate = Rate{1, "parsec", false} }), `--rate is "1 parsec"`},
 		{with(Write, Lat, func(c *Config) { c.Events = true }), "--events without --imm: write-lat polls memory"},
 	} {
 		if err := c.config.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -299,7 +299,7 @@ func TestReport(t *testing.T) {
 		Schema: ReportSchema, Test: "send-lat", Config: Default(Send, Lat), Client: Side{Device: "rxe0", Inline: 64}, Server: Side{Address: "10.1.0.1:18516"},
 		Results: []Size{{Size: 2, Iterations: 3, Seconds: 0.5, Latency: NewLatency([]int64{1000, 2000, 4000}), Verified: true}, {Size: 4, Bandwidth: &Bandwidth{1, 2, 3}}},
 	}
-	want.Config.Rate = Rate{3, Gigabits}
+	want.Config.Rate = Rate{3, Gigabits, true}
 	b, err := json.Marshal(want)
 	if err != nil {
 		t.Fatal(err)

@@ -297,7 +297,7 @@ func (e *End) qpOptions() uverbs.QPOptions {
 		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: max(e.sendDepth(), leastDepth), MaxRecvWR: e.memory.slots,
 		Path: uverbs.PathOptions{
 			Port: e.Port, PKey: c.PKey, SL: c.SL, TrafficClass: c.TOS, FlowLabel: uint32(c.FlowLabel), Timeout: ib.AckTimeout(c.AckTimeout), RetryCount: uint8(c.Retry),
-			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmp.Or(c.RdAtomic, e.Limits.RdAtomic)),
+			RNRRetry: DefaultRNRRetry, StaticRate: c.Rate.static(), MaxRdAtomic: uint8(cmp.Or(c.RdAtomic, e.Limits.RdAtomic)),
 		},
 	}
 	if e.srq != nil {
@@ -381,6 +381,9 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 			if err := qp.Connect(ctx, peers[i].endpoint()); err != nil {
 				return err
 			}
+			if err := e.checkRate(qp); err != nil {
+				return err
+			}
 			if e.Config.Paired() {
 				peer.QPN, peer.PSN = peer.SendQPN, peer.SendPSN
 				if err := e.targets[i].qp.Connect(ctx, peer.endpoint()); err != nil {
@@ -391,6 +394,20 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 		e.flows = append(e.flows, f)
 	}
 	return nil
+}
+
+// checkRate returns an error if the device has another rate than the one that it is to keep to: mlx5 takes the next
+// lower one that it has, or none.
+func (e *End) checkRate(qp *uverbs.QP) error {
+	want := e.Config.Rate.static()
+	if want == ib.RateMax {
+		return nil
+	}
+	attr, err := qp.Query()
+	if err == nil && attr.AH.StaticRate != want {
+		err = refuse(field("rate", want, "a rate that %s has; it has set %s", e.Dev.Name(), attr.AH.StaticRate))
+	}
+	return err
 }
 
 // localGID returns the GID that the user chose, or the one that suits the peer.

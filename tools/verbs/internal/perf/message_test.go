@@ -105,8 +105,8 @@ var messageValues = []struct {
 	{nil, true, openText(func(c *Config) { c.Duration = maxTime + 1 }), "--duration is 24h0m0.000000001s, allowed: more than 0, up to 24h"},
 	{nil, true, openText(func(c *Config) { c.Timeout = math.MaxInt64 }), "allowed: more than 0, up to 24h"},
 	{nil, true, openText(func(c *Config) { c.Timeout = 0 }), "--timeout is 0s, allowed: more than 0"},
-	{nil, true, openText(func(c *Config) { c.Rate = Rate{-1, Messages} }), `--rate is "-1 messages", allowed:`},
-	{nil, true, openText(func(c *Config) { c.Rate = Rate{1, "\x1b[2J"} }), `--rate is "1 \x1b[2J", allowed:`},
+	{nil, true, openText(func(c *Config) { c.Rate = Rate{-1, Messages, false} }), `--rate is "-1 messages", allowed:`},
+	{nil, true, openText(func(c *Config) { c.Rate = Rate{1, "\x1b[2J", false} }), `--rate is "1 \x1b[2J", allowed:`},
 	{nil, true, openText(func(c *Config) { c.RdAtomic = 256 }), "--outs is 256, allowed: 0 to 255"},
 	{nil, true, openText(func(c *Config) { c.Imm, c.SRQ, c.QPs = true, true, 3 }), ""},
 	{nil, true, openText(func(c *Config) { c.AtomicType = Swap }), "--atomic-type is for atomics, and this is send-bw"},
@@ -224,7 +224,7 @@ func TestFrames(t *testing.T) {
 		c.Sizes = slices.Repeat([]int{maxMessage}, 64)
 		c.Op, c.Metric, c.All, c.CM, c.Events, c.Verify = "atomic", "lat", true, true, true, true
 		c.Iterations, c.Warmup, c.QPs, c.Inline, c.Duration, c.Timeout = maxIterations, maxIterations, maxQPs, maxMessage, maxTime, maxTime
-		c.List, c.Moderate, c.Depth, c.RecvDepth, c.Rate = maxDepth, maxDepth, maxDepth, maxDepth, Rate{-1.2345678901234567e+14, Messages}
+		c.List, c.Moderate, c.Depth, c.RecvDepth, c.Rate = maxDepth, maxDepth, maxDepth, maxDepth, Rate{-1.2345678901234567e+14, Messages, true}
 		c.MTU, c.SL, c.TOS, c.AckTimeout, c.Retry, c.RdAtomic = 4096, 255, 255, maxTimeout, maxRetry, 255
 	}).config
 	r := Run{Took: math.MaxInt64, CPU: math.MaxInt64, Sent: maxOutcome, Received: maxOutcome, AllSent: maxOutcome}

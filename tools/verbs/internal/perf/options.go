@@ -48,6 +48,8 @@ func (c *Config) fitOptions(l Limits) error {
 	switch {
 	case !c.MGID.IsZero() && l.InfiniBand:
 		return fmt.Errorf("--mcg: %s is of InfiniBand, and only groups of RoCE are implemented", l.Device)
+	case c.Rate.Hardware && !l.InfiniBand:
+		return fmt.Errorf("--rate-type is hw, allowed: sw, as %s is not of InfiniBand, whose devices alone limit the rate of these queue pairs", l.Device)
 	case c.Imm && l.IWARP:
 		return lacks("imm", l.Device, &uverbs.FeatureError{Feature: "immediate data", Driver: l.Driver})
 	case c.SRQ && l.IWARP:

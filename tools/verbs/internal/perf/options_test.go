@@ -315,6 +315,7 @@ func TestFitOptions(t *testing.T) {
 		want   string
 	}{
 		{with(Send, BW, func(c *Config) { c.Imm = true }), Limits{Device: "siw0", Driver: "siw", IWARP: true}, "--imm: siw0: uverbs: immediate data not supported by driver siw"},
+		{with(Send, BW, func(c *Config) { c.Rate = Rate{10, Gigabits, true} }), Limits{Device: "rxe0"}, "--rate-type is hw, allowed: sw, as rxe0 is not of InfiniBand"},
 		{with(Send, BW, func(c *Config) { c.SRQ = true }), Limits{Device: "siw0", IWARP: true}, "--use-srq: siw0 is of iWARP"},
 		{with(Send, BW, func(c *Config) { c.SRQ = true }), Limits{Device: "x0", Driver: "x"}, "--use-srq: x0: uverbs: SRQ not supported by driver x"},
 		{with(Send, BW, func(c *Config) { c.SRQ, c.QPs, c.RecvDepth = true, 3, 40 }), Limits{Device: "x0", MaxSRQWR: 100}, "--qps times --recv-depth is 120, allowed with one shared receive queue: up to 100, max_srq_wr of x0"},
