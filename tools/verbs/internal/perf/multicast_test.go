@@ -51,7 +51,6 @@ func TestMulticastRefused(t *testing.T) {
 		want   string
 	}{
 		{func(c *Config) { c.Metric, c.Depth, c.List = Lat, 1, 1 }, "--mcg is for send-bw"},
-		{func(c *Config) { c.Type = RC }, "--mcg is for --type ud, and this is rc"},
 		{func(c *Config) { c.Both = true }, "--mcg is for one direction"},
 		{func(c *Config) { c.QPs = 2 }, "--mcg is for one queue pair, as each would receive all messages, and --qps is 2"},
 		{func(c *Config) { c.CM = true }, "--mcg is for queue pairs without --cm"},
@@ -101,10 +100,5 @@ func TestMemoryOptions(t *testing.T) {
 		if err := c.local.Validate(&config); err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("error is %v, want %q", err, c.want)
 		}
-	}
-	config.Verify = true
-	l := Local{DM: true, GID: Auto, CPU: Auto}
-	if err := l.Validate(&config); err == nil || !strings.HasPrefix(err.Error(), "--use-dm: the memory is not the program's to look at") {
-		t.Errorf("error with --verify is %v", err)
 	}
 }

@@ -76,6 +76,29 @@ func (sv *served) says(t *testing.T, want string) {
 	t.Errorf("the server does not say %q, but:\n%s", want, strings.Join(sv.said, "\n"))
 }
 
+// hears has the server hear a client, which perhaps says that this is all, hang up on it, and say what was wrong.
+func (sv *served) hears(t *testing.T, send string, all bool, want string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", sv.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	io.WriteString(conn, send) // the server may not read all
+	if all {
+		conn.(*net.TCPConn).CloseWrite()
+	}
+	conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the server does not hang up")
+	}
+	sv.says(t, "client "+conn.LocalAddr().String()+": ")
+	sv.says(t, want)
+	sv.mu.Lock()
+	sv.said = nil
+	sv.mu.Unlock()
+}
+
 // frame makes a frame of a text.
 func frame(text string) string {
 	return string(binary.BigEndian.AppendUint32(nil, uint32(len(text)))) + text
@@ -103,23 +126,7 @@ func TestBadClients(t *testing.T) {
 		"no limits":        {hi + frame(`{"kind":"hello"}`), "does not contain the limits"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, err := net.Dial("tcp", sv.addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			io.WriteString(conn, c.send)
-			if !strings.HasSuffix(c.send, "hello\"}") {
-				conn.(*net.TCPConn).CloseWrite()
-			}
-			conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Error("the server does not hang up")
-			}
-			sv.says(t, c.want)
-			sv.mu.Lock()
-			sv.said = nil
-			sv.mu.Unlock()
+			sv.hears(t, c.send, !strings.HasSuffix(c.send, "hello\"}"), c.want)
 		})
 	}
 }
@@ -139,23 +146,7 @@ func TestSilentClients(t *testing.T) {
 		{"within a message", hi + frame(`{"kind":"hello"}`)[:9], `has not sent "hello" for 200ms`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conn, err := net.Dial("tcp", sv.addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			if _, err := io.WriteString(conn, c.send); err != nil {
-				t.Fatal(err)
-			}
-			conn.SetReadDeadline(time.Now().Add(20 * time.Second))
-			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Error("the server does not hang up")
-			}
-			sv.says(t, "client "+conn.LocalAddr().String()+": ")
-			sv.says(t, c.want)
-			sv.mu.Lock()
-			sv.said = nil
-			sv.mu.Unlock()
+			sv.hears(t, c.send, false, c.want)
 		})
 	}
 }
