@@ -61,61 +61,6 @@ func measure(t *testing.T, cl *Client) (*Report, error) {
 	return cl.Run(ctx)
 }
 
-// spoil changes the last byte but one, which no test uses for itself.
-func spoil(b []byte) { b[len(b)-2] ^= 0x40 }
-
-// TestVerify: data that is right is said to be so, and a wrong bit is found by whoever looks,
-// wherever it comes from.
-func TestVerify(t *testing.T) {
-	testenv.Guest(t)
-	for _, c := range []struct {
-		op, metric, typ string
-		both            bool
-		byServer        bool // the server's data is wrong
-		want            string
-	}{
-		{Send, Lat, RC, false, false, `says: "size 100: wrong data in a message of queue pair 0: byte 98`},
-		{Send, Lat, UD, false, true, "wrong data in a message"},
-		{Send, BW, RC, false, false, `says: "size 100: wrong data in a message`},
-		{Send, BW, UD, false, false, `says: "size 100: wrong data in a message`},
-		{Send, BW, RC, true, true, "wrong data in a message"},
-		{Write, Lat, RC, false, false, `says: "size 100: wrong data in a message`},
-		{Write, Lat, UC, false, true, "wrong data in a message"},
-		{Write, BW, RC, false, false, `says: "size 100: wrong data in what was written`},
-		{Write, BW, UC, true, true, "wrong data in what was written"},
-		{Read, Lat, RC, false, true, "wrong data in what was read"},
-		{Read, BW, RC, false, true, "wrong data in what was read"},
-		{Atomic, Lat, RC, false, true, "wrong data: the counter was"},
-		{Atomic, BW, RC, false, true, "wrong data: the counters of queue pair 0 are"},
-	} {
-		config := Default(c.op, c.metric)
-		config.Type, config.Both, config.Verify, config.Iterations = c.typ, c.both, true, 50
-		config.Timeout = 5 * time.Second
-		if c.op != Atomic {
-			config.Sizes = []int{100}
-		}
-		t.Run(strings.Join([]string{config.Name(), c.typ}, " "), func(t *testing.T) {
-			report, err := measure(t, &Client{Config: config, Port: serveHere(t, &Server{})})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r := report.Results; len(r) != 1 || !r[0].Verified || r[0].Lost != 0 {
-				t.Errorf("results are %+v", r)
-			}
-			cl, s := &Client{Config: config}, &Server{}
-			if c.byServer {
-				s.tamper = spoil
-			} else {
-				cl.tamper = spoil
-			}
-			cl.Port = serveHere(t, s)
-			if _, err := measure(t, cl); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("a wrong bit: error is %v, want %q", err, c.want)
-			}
-		})
-	}
-}
-
 // TestArmed: before a wait for one queue's event that queue is armed, whichever was armed before and
 // was found to have a completion by polling.
 func TestArmed(t *testing.T) {

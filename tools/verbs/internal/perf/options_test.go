@@ -58,42 +58,63 @@ func (p softPair) run(t *testing.T, s *Server, cl *Client) (*Report, error) {
 	return r, err
 }
 
+// spoil changes the last byte but one, which no test uses for itself.
+func spoil(b []byte) { b[len(b)-2] ^= 0x40 }
+
 // spoilCounter has a counter begin with 2.
 func spoilCounter(b []byte) { b[0] ^= 2 }
 
-// TestOptions: data and immediate data are right with each option of both sides, and a wrong bit is found.
-func TestOptions(t *testing.T) {
+// TestVerify: data and immediate data are right with each type and option of both sides, and a wrong bit is found by
+// whoever looks, wherever it comes from.
+func TestVerify(t *testing.T) {
 	pair := newSoftPair(t)
-	imm := func(c *Config) { c.Imm = true }
+	of := func(typ string) func(*Config) { return func(c *Config) { c.Type = typ } }
+	both := func(typ string) func(*Config) { return func(c *Config) { c.Type, c.Both = typ, true } }
+	imm := func(typ string) func(*Config) { return func(c *Config) { c.Type, c.Imm = typ, true } }
 	srq := func(c *Config) { c.SRQ = true }
 	many := func(c *Config) { c.SRQ, c.Imm, c.QPs = true, true, 3 }
-	both := func(c *Config) { c.SRQ, c.Imm, c.QPs, c.Both = true, true, 3, true }
+	manyBoth := func(c *Config) { c.SRQ, c.Imm, c.QPs, c.Both = true, true, 3, true }
 	swap := func(c *Config) { c.AtomicType = Swap }
-	const wrong = "wrong data in a message"
+	const wrong, said, byServer = "wrong data in a message", `says: "size 100: wrong data in a message`, true
 	for _, c := range []struct {
 		name   string
 		config Config
-		want   string // of a client whose data is spoiled
+		server bool // the server's data is spoiled, not the client's
+		want   string
 	}{
-		{"imm", with(Send, Lat, imm), wrong},
-		{"imm", with(Send, BW, imm), wrong},
-		{"imm", with(Write, Lat, imm), wrong},
-		{"imm uc", with(Write, Lat, func(c *Config) { c.Imm, c.Type = true, UC }), wrong},
-		{"imm", with(Write, BW, imm), "wrong data in what was written"},
-		{"imm ud", with(Send, BW, func(c *Config) { c.Imm, c.Type = true, UD }), wrong},
-		{"srq", with(Send, Lat, srq), wrong},
-		{"srq imm qps", with(Send, BW, many), wrong},
-		{"srq imm both", with(Send, BW, both), wrong},
-		{"srq imm both", with(Write, BW, both), "wrong data in what was written"},
-		{"swap", with(Atomic, Lat, swap), ""},
-		{"swap", with(Atomic, BW, swap), ""},
-		{"swap both", with(Atomic, BW, func(c *Config) { c.AtomicType, c.Both, c.QPs = Swap, true, 2 }), ""},
+		{"rc", with(Send, Lat, of(RC)), false, said + " of queue pair 0: byte 98"},
+		{"ud", with(Send, Lat, of(UD)), byServer, wrong},
+		{"rc", with(Send, BW, of(RC)), false, said},
+		{"ud", with(Send, BW, of(UD)), false, said},
+		{"rc both", with(Send, BW, both(RC)), byServer, wrong},
+		{"rc", with(Write, Lat, of(RC)), false, said},
+		{"uc", with(Write, Lat, of(UC)), byServer, wrong},
+		{"rc", with(Write, BW, of(RC)), false, `says: "size 100: wrong data in what was written`},
+		{"uc both", with(Write, BW, both(UC)), byServer, "wrong data in what was written"},
+		{"rc", with(Read, Lat, of(RC)), byServer, "wrong data in what was read"},
+		{"rc", with(Read, BW, of(RC)), byServer, "wrong data in what was read"},
+		{"add", with(Atomic, Lat, of(RC)), byServer, "wrong data: the counter was"},
+		{"add", with(Atomic, BW, of(RC)), byServer, "wrong data: the counters of queue pair 0 are"},
+		{"imm", with(Send, Lat, imm(RC)), false, wrong},
+		{"imm", with(Send, BW, imm(RC)), false, wrong},
+		{"imm", with(Write, Lat, imm(RC)), false, wrong},
+		{"imm uc", with(Write, Lat, imm(UC)), false, wrong},
+		{"imm", with(Write, BW, imm(RC)), false, "wrong data in what was written"},
+		{"imm ud", with(Send, BW, imm(UD)), false, wrong},
+		{"srq", with(Send, Lat, srq), false, wrong},
+		{"srq imm qps", with(Send, BW, many), false, wrong},
+		{"srq imm both", with(Send, BW, manyBoth), false, wrong},
+		{"srq imm both", with(Write, BW, manyBoth), false, "wrong data in what was written"},
+		{"swap", with(Atomic, Lat, swap), byServer, "wrong data: the counter"},
+		{"swap", with(Atomic, BW, swap), byServer, "wrong data: the counter"},
+		{"swap both", with(Atomic, BW, func(c *Config) { c.AtomicType, c.Both, c.QPs = Swap, true, 2 }), byServer, "wrong data: the counter"},
 	} {
 		t.Run(c.config.Name()+" "+c.name, func(t *testing.T) {
 			config := c.config
 			config.Verify, config.Iterations, config.Timeout = true, 200, 20*time.Second
+			tamper := spoilCounter // which atomics add to
 			if config.Op != Atomic {
-				config.Sizes = []int{100}
+				config.Sizes, tamper = []int{100}, spoil
 			}
 			r, err := pair.run(t, &Server{}, &Client{Config: config})
 			if err != nil {
@@ -102,12 +123,13 @@ func TestOptions(t *testing.T) {
 			if r := r.Results; len(r) != 1 || !r[0].Verified || r[0].Lost != 0 || r[0].Iterations == 0 {
 				t.Errorf("results are %+v", r)
 			}
-			if c.want == "" { // what an atomic adds to is the server's
-				_, err = pair.run(t, &Server{tamper: spoilCounter}, &Client{Config: config})
-				if err == nil || !strings.Contains(err.Error(), "wrong data: the counter") {
-					t.Errorf("a wrong counter: error is %v", err)
-				}
-			} else if _, err = pair.run(t, &Server{}, &Client{Config: config, tamper: spoil}); err == nil || !strings.Contains(err.Error(), c.want) {
+			s, cl := &Server{}, &Client{Config: config}
+			if c.server {
+				s.tamper = tamper
+			} else {
+				cl.tamper = tamper
+			}
+			if _, err = pair.run(t, s, cl); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("a wrong bit: error is %v, want %q", err, c.want)
 			}
 		})
