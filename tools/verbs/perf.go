@@ -96,7 +96,7 @@ how many messages it has received, as the programs of perftest do.`,
   verbs perf write-bw 10.1.0.1 --all --json >before.json
   verbs perf write-bw 10.1.0.1 --all --plot bw.svg --overlay before.json
   verbs perf plot -o bw.svg before.json after.json   # with the difference in percent
-  verbs perf send-bw 10.1.0.1 --mcg --mgid 239.1.2.3    # to a multicast group; there: serve --allow-mcg
+  verbs perf send-bw 10.1.0.1 --mcg --mgid 239.1.2.3    # to a multicast group (serve --allow-mcg)
   verbs perf write-bw 10.1.0.1 --run-infinitely -D 1s   # until interrupted
   verbs perf send-lat --perftest 10.1.0.1 -n 10000   # where ib_send_lat -n 10000 runs
   verbs perf read-bw --perftest --cm                 # for ib_read_bw -R HOST`,
