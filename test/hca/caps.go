@@ -55,7 +55,7 @@ var general = []setting{
 	{prm.CapDebugBit, 1}, {prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 
-// The static rates are those of 2.5 to 120 Gb/s.
+// Static rates go from 2.5 to 120 Gb/s.
 var generalIB = []setting{{prm.CapPortType, prm.CapPortTypeIB}, {prm.CapIBVirt, 1}, {prm.CapStatRateSupport, 0xff80}}
 
 var generalRoCE = []setting{
