@@ -63,6 +63,13 @@ func StoreWC(p *uint64, v uint64)
 //go:noescape
 func CopyWC(dst, src *[64]byte, n int)
 
+// CopyAndRing is CopyWC, and then Store32 of v to a doorbell, in one call.
+//
+// Preconditions: those of Copy64 and Store32.
+//
+//go:noescape
+func CopyAndRing(dst, src *[64]byte, n int, bell *uint32, v uint32)
+
 // StoreWords stores n words of 4 bytes to device memory, each with one store. It does what StartWC
 // does before the first store, and what FlushWC does after the last.
 //

@@ -97,6 +97,32 @@ next:
 	SFENCE
 	RET
 
+// func CopyAndRing(dst, src *[64]byte, n int, bell *uint32, v uint32)
+// As CopyWC and Store32.
+TEXT ·CopyAndRing(SB), NOSPLIT|NOFRAME, $0-36
+	MOVQ   dst+0(FP), DI
+	MOVQ   src+8(FP), SI
+	MOVQ   n+16(FP), CX
+	SFENCE
+next:
+	MOVOU  (SI), X0
+	MOVOU  16(SI), X1
+	MOVOU  32(SI), X2
+	MOVOU  48(SI), X3
+	MOVOU  X0, (DI)
+	MOVOU  X1, 16(DI)
+	MOVOU  X2, 32(DI)
+	MOVOU  X3, 48(DI)
+	ADDQ   $64, SI
+	ADDQ   $64, DI
+	DECQ   CX
+	JGT    next
+	MOVQ   bell+24(FP), DI
+	MOVL   v+32(FP), AX
+	SFENCE
+	MOVL   AX, (DI)
+	RET
+
 // func StoreWords(dst *uint32, src *byte, n int)
 // Not copy(), which may use any width: a MOVL each, between the SFENCEs of StartWC and
 // FlushWC.

@@ -101,6 +101,26 @@ next:
 	DSB  $14
 	RET
 
+// func CopyAndRing(dst, src *[64]byte, n int, bell *uint32, v uint32)
+// As CopyWC and Store32.
+TEXT ·CopyAndRing(SB), NOSPLIT|NOFRAME, $0-36
+	MOVD  dst+0(FP), R0
+	MOVD  src+8(FP), R1
+	MOVD  n+16(FP), R2
+	DSB   $14
+next:
+	VLD1  (R1), [V0.D2, V1.D2, V2.D2, V3.D2]
+	VST1  [V0.D2, V1.D2, V2.D2, V3.D2], (R0)
+	ADD   $64, R1
+	ADD   $64, R0
+	SUBS  $1, R2
+	BGT   next
+	MOVD  bell+24(FP), R0
+	MOVWU v+32(FP), R1
+	DSB   $14
+	MOVW  R1, (R0)
+	RET
+
 // func StoreWords(dst *uint32, src *byte, n int)
 // Aligned stores of 4 bytes, since device memory takes no others: src, which is ordinary
 // memory, may have any alignment. The DSBs are those of StartWC and FlushWC.

@@ -40,6 +40,9 @@ func StoreWC(p *uint64, v uint64) { panic(unsupported) }
 // CopyWC panics on this architecture; see [Supported].
 func CopyWC(dst, src *[64]byte, n int) { panic(unsupported) }
 
+// CopyAndRing panics on this architecture; see [Supported].
+func CopyAndRing(dst, src *[64]byte, n int, bell *uint32, v uint32) { panic(unsupported) }
+
 // StoreWords panics on this architecture; see [Supported].
 func StoreWords(dst *uint32, src *byte, n int) { panic(unsupported) }
 

@@ -22,7 +22,7 @@
 //
 //   - the barriers [ToDevice], [FromDevice], [StartWC] and [FlushWC];
 //   - the stores [Store64] and [Copy64], and [StoreWC] and [CopyWC], which are a store between
-//     StartWC and FlushWC;
+//     StartWC and FlushWC, and [CopyAndRing], which stores to a doorbell behind that;
 //   - [StoreWords] and [LoadWords], for memory of the device itself.
 //
 // On other architectures the package compiles, but [Supported] is false, and a driver for real

@@ -27,6 +27,8 @@ func TestSupported(t *testing.T) {
 		"CopyWC":  func() { CopyWC(new([64]byte), new([64]byte), 1) },
 		"Copy64":  func() { Copy64(new([64]byte), new([64]byte), 1) },
 
+		"CopyAndRing": func() { CopyAndRing(new([64]byte), new([64]byte), 1, new(uint32), 1) },
+
 		"StoreWords": func() { StoreWords(new(uint32), new(byte), 1) },
 		"LoadWords":  func() { LoadWords(new(byte), new(uint32), 1) },
 	} {

@@ -20,7 +20,7 @@ func BenchmarkPostPoll(b *testing.B) {
 					b.Fatal("no room")
 				}
 				for i := range n {
-					if err := r.sq.Put(i, uint64(i), Send, 0, Peer{1, 2, 3}, 0, 0, 0x2000, 64, 9); err != nil {
+					if err := r.sq.put(i, uint64(i), Send, 0, NewPeer(1, 2, 3), 0, 0, 0x2000, 64, 9); err != nil {
 						b.Fatal(err)
 					}
 				}

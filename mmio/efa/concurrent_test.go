@@ -68,7 +68,7 @@ func TestConcurrently(t *testing.T) {
 				continue
 			}
 			for i := range n {
-				if err := r.sq.Put(i, uint64(id+i), Send, 0, Peer{}, 0, 0, 1, uint32(id+i), 1); err != nil {
+				if err := r.sq.put(i, uint64(id+i), Send, 0, Peer{}, 0, 0, 1, uint32(id+i), 1); err != nil {
 					t.Error(err)
 				}
 			}

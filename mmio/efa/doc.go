@@ -13,7 +13,7 @@
 // is new. Requests complete in any order.
 //
 //	ok := sq.Room(1)                       s := sq.Slot(0)
-//	s.Start(id, efa.Send, 0, peer)
+//	s.Start(id, efa.Send, peer)
 //	err = s.AddSGE(addr, length, lkey)     s.Finish()
 //	sq.Publish(1)                          // copies the request and rings the doorbell
 //

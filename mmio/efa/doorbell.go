@@ -34,31 +34,30 @@ func register(mem []byte) (*uint32, error) {
 	return (*uint32)(unsafe.Pointer(&mem[0])), nil
 }
 
-// Publish hands the first n requests to the device and makes the next one the first. If there are more than
-// the device accepts at a time, it rings the doorbell in between.
+// Publish hands the first n requests to the device and makes the next one the first. It rings the doorbell
+// more than once if there are more than the device accepts at a time, or around the end of the ring.
 //
 // Preconditions: 0 < n; Room(n) was true; all n were filled.
 func (q *SendQueue) Publish(n int) {
 	pos, left := q.head, uint32(n)
 	// Pairs with Acquire in At: the records of the requests are complete.
 	q.publish(n)
-	for room := q.batch; ; {
-		k := min(left, room, q.mask+1-pos&q.mask)
+	for {
+		// What the device accepts at a time, up to the end of the ring. One request needs no comparison.
+		k := uint32(1)
+		if left != 1 {
+			k = min(left, q.batch, q.mask+1-pos&q.mask)
+		}
 		at := q.offset(pos)
+		pos, left = pos+k, left-k
 		// 1. Earlier stores, to memory and to the doorbell, come first (StartWC).
 		// 2. The requests, in ascending order.
 		// 3. They have left the write-combining buffers (FlushWC).
-		mmio.CopyWC((*[narrow]byte)(unsafe.Add(q.device, at)), (*[narrow]byte)(unsafe.Add(q.ring, at)), int(k)*int(q.width/narrow))
-		pos, left, room = pos+k, left-k, room-k
-		if left != 0 && room != 0 { // around the end of the ring
-			continue
-		}
 		// 4. The doorbell counts requests.
-		mmio.Store32(q.bell, pos&0xffff)
+		mmio.CopyAndRing((*[narrow]byte)(unsafe.Add(q.device, at)), (*[narrow]byte)(unsafe.Add(q.ring, at)), int(uintptr(k)*q.width/narrow), q.bell, pos&0xffff)
 		if left == 0 {
 			return
 		}
-		room = q.batch
 	}
 }
 

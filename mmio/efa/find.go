@@ -52,9 +52,9 @@ func (q *SendQueue) Find(id uint64) (i SendInfo, ok bool) {
 	if uint32(word&0xffff) != index|q.gen {
 		return i, true
 	}
-	i.Peer = Peer{QKey: uint32(get64(p, wqeQKey)), QPN: uint16(word >> wordQPN), AH: uint16(second >> 32)}
+	i.Peer = NewPeer(uint32(get64(p, wqeQKey)), uint16(word>>wordQPN), uint16(second>>32))
 	off := uintptr(wqeData)
-	if heads[i.Op%numOps]&headRDMA != 0 {
+	if forms[i.Op%numOps].second&formRDMA != 0 {
 		i.RKey, i.RemoteAddr = uint32(get64(p, wqeRemote)>>32), get64(p, wqeRemote+8)
 		off += sgeSize
 	}

@@ -64,7 +64,7 @@ func FuzzQueues(f *testing.F) {
 					continue
 				}
 				for i := range k {
-					testenv.Must(t, r.sq.Put(i, id+uint64(i)<<32, Send, 0, Peer{}, 0, 0, 1, 1, 1))
+					testenv.Must(t, r.sq.put(i, id+uint64(i)<<32, Send, 0, Peer{}, 0, 0, 1, 1, 1))
 				}
 				if k > 1 && what == 1 {
 					k--
@@ -103,7 +103,7 @@ func FuzzQueues(f *testing.F) {
 				}
 			case 6:
 				gen++
-				r.sq.Reset(gen)
+				r.sq = r.sq.Renewed(gen)
 				r.rq.Reset(gen)
 				clear(sends)
 				clear(recvs)

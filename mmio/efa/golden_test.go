@@ -66,7 +66,7 @@ type fill func(s *SendSlot) error
 // fillers make requests with the values of the recorded program.
 func (r *recording) fillers() (sges func(op Op, imm uint32, lengths ...uint32) fill, inline func(op Op, imm uint32, n int) fill) {
 	begin := func(s *SendSlot, op Op, imm uint32) {
-		s.Start(7, op, imm, Peer{QKey: 0x1234567, QPN: r.peer, AH: r.ah})
+		s.Start(7, op, NewPeer(0x1234567, r.peer, r.ah).WithImm(imm))
 		if offset, ok := map[Op]uint64{Read: 40000, Write: 41000, WriteImm: 42000}[op]; ok {
 			s.SetRDMA(r.buf+offset, r.rkey)
 		}

@@ -145,7 +145,7 @@ func (r *rig) send(tb testing.TB, id uint64) {
 	if !r.sq.Room(1) {
 		tb.Fatal("no room for a send")
 	}
-	testenv.Must(tb, r.sq.Put(0, id, Send, 0, Peer{}, 0, 0, id<<12, uint32(id)+1, 9))
+	testenv.Must(tb, r.sq.put(0, id, Send, 0, Peer{}, 0, 0, id<<12, uint32(id)+1, 9))
 	r.sq.Publish(1)
 }
 
@@ -158,4 +158,12 @@ func (r *rig) receive(tb testing.TB, id uint64) {
 	r.rq.Begin()
 	testenv.Must(tb, r.rq.Put(0, id, id<<12, 64, 9))
 	r.rq.Publish(1)
+}
+
+// put is Put with an argument for each field.
+func (q *SendQueue) put(i int, id uint64, op Op, imm uint32, to Peer, raddr uint64, rkey uint32, addr uint64, length, lkey uint32) error {
+	if !q.Put(i, id, NewMeta(op, rkey), to.WithImm(imm), raddr, addr, NewLocal(length, lkey)) {
+		return ErrKey
+	}
+	return nil
 }

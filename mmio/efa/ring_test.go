@@ -9,6 +9,7 @@ import (
 	"math"
 	"runtime/debug"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -29,7 +30,7 @@ func TestSendAround(t *testing.T) {
 				if !r.sq.Room(i + 1) {
 					t.Fatalf("no room for %d of %d", i+1, batch)
 				}
-				testenv.Must(t, r.sq.Put(i, id+uint64(i), Send, 0, Peer{}, 0, 0, id+uint64(i), 5, 9))
+				testenv.Must(t, r.sq.put(i, id+uint64(i), Send, 0, Peer{}, 0, 0, id+uint64(i), 5, 9))
 			}
 			if r.sq.Room(size.Depth + 1) {
 				t.Fatalf("room for %d more than %d", 1, size.Depth)
@@ -102,7 +103,7 @@ func TestRefused(t *testing.T) {
 	r.send(t, 1)
 	r.receive(t, 2)
 	send, recv := idOf(r.requests()[0]), idOf(r.descriptors()[0])
-	testenv.Must(t, r.sq.Put(0, 5, Send, 0, Peer{}, 0, 0, 0, 0, 0)) // not published
+	testenv.Must(t, r.sq.put(0, 5, Send, 0, Peer{}, 0, 0, 0, 0, 0)) // not published
 	for id := range 1 << 16 {
 		if uint16(id) != send {
 			if _, _, _, ok := r.sq.Complete(uint16(id)); ok {
@@ -136,7 +137,7 @@ func TestReset(t *testing.T) {
 	deep := must[*SendQueue](t)(NewSendQueue(alloc(maxDepth*64), alloc(4), SendSize{Depth: maxDepth, Width: 64}, 1))
 	for gen := range uint16(6) {
 		before := uint16(deep.gen)
-		if deep.Reset(2*gen + 1); !deep.Stale(before) {
+		if deep = deep.Renewed(2*gen + 1); !deep.Stale(before) {
 			t.Errorf("reset %d of a queue with two generations keeps the one that it has", gen)
 		}
 	}
@@ -154,7 +155,7 @@ func TestReset(t *testing.T) {
 	}
 	r.receive(t, 7)
 	old, oldRecv := idOf(r.requests()[0]), idOf(r.descriptors()[0])
-	r.sq.Reset(2)
+	r.sq = r.sq.Renewed(2)
 	r.rq.Reset(2)
 	r.sent, r.received = 0, 0
 	clear(r.sendBell)
@@ -196,7 +197,7 @@ func firstDoorbell(t *testing.T, size SendSize, n int) (copied int) {
 	llq := alloc(size.Bytes())
 	q := must[*SendQueue](t)(NewSendQueue(llq, region.Bytes(), size, 0))
 	for i := range n {
-		testenv.Must(t, q.Put(i, 1, Send, 0, Peer{}, 0, 0, 0, 1, 9))
+		testenv.Must(t, q.put(i, 1, Send, 0, Peer{}, 0, 0, 0, 1, 9))
 	}
 	func() {
 		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -223,7 +224,7 @@ func TestBatch(t *testing.T) {
 	r := newRig(t, SendSize{Depth: 8, Width: 64, MaxSGE: 1, Batch: 3}, RecvSize{MaxWR: 1, MaxSGE: 1, Descriptors: 1}, 1, 8)
 	for id := uint64(0); id < 7*100; id += 7 { // batches go around the end of the ring
 		for i := range 7 {
-			testenv.Must(t, r.sq.Put(i, id, Send, 0, Peer{}, 0, 0, id+uint64(i), 1, 9))
+			testenv.Must(t, r.sq.put(i, id, Send, 0, Peer{}, 0, 0, id+uint64(i), 1, 9))
 		}
 		r.sq.Publish(7)
 		all := r.requests()
@@ -239,43 +240,71 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestPut: a request that is put is one that is filled step by step, whatever was in its place.
+// TestPut: a request that is put is one that is filled step by step, whatever was in its place. What cannot be put
+// leaves that as it was.
 func TestPut(t *testing.T) {
-	for _, width := range []int{64, 128} {
-		for _, op := range []Op{Send, SendImm, Write, WriteImm, Read, Send | Quiet, WriteImm | Quiet} {
-			var ways [2][]byte
-			for way := range ways {
-				size := SendSize{Depth: 2, Width: width, MaxSGE: 2}
-				size.MaxInline = size.inlineRoom()
-				r := newRig(t, size, RecvSize{MaxWR: 1, MaxSGE: 1, Descriptors: 1}, 1, 8)
-				full := r.sq.Slot(0)
-				full.Start(1, SendImm, math.MaxUint32, Peer{math.MaxUint32, math.MaxUint16, math.MaxUint16})
-				testenv.Must(t, full.AddInline(bytes.Repeat([]byte{0xff}, size.MaxInline)))
-				to := Peer{QKey: 0x11223344, QPN: 0x5566, AH: 0x7788}
-				if way == 0 {
-					testenv.Must(t, r.sq.Put(0, 7, op, 0xaabbccdd, to, 0x8877665544332211, 0x99887766, 0x1122334455667788, 100, 0xabcdef))
-				} else {
-					s := r.sq.Slot(0)
-					s.Start(7, op, 0xaabbccdd, to)
-					if op&^Quiet != Send && op != SendImm {
-						s.SetRDMA(0x8877665544332211, 0x99887766)
-					}
+	for _, c := range []struct {
+		width  int
+		op     Op
+		inline int // bytes of inline data, 0 for an entry
+		bad    bool
+	}{
+		{64, Send, 0, false}, {64, SendImm, 0, false}, {64, Write, 0, false}, {64, WriteImm, 0, false}, {64, Read, 0, false},
+		{64, Send | Quiet, 0, false}, {128, Send, 0, false}, {128, WriteImm | Quiet, 0, false}, {128, Read, 0, false},
+		{64, Send, 1, false}, {64, SendImm, 8, false}, {64, Send | Quiet, 23, false}, {64, Send, 32, false},
+		{128, Send, 31, false}, {128, SendImm, 80, false}, {128, Write, 1, false}, {128, WriteImm | Quiet, 80, false},
+		{64, Send, 33, true}, {128, Send, 81, true}, {64, Write, 1, true}, {128, Read, 1, true}, {128, Read | Quiet, 1, true},
+	} {
+		var ways [2][]byte
+		data := bytes.Repeat([]byte{0x5a}, max(c.inline, 1))
+		for way := range ways {
+			size := SendSize{Depth: 2, Width: c.width, MaxSGE: 2, InlineWrite: c.width == wide}
+			size.MaxInline = size.inlineRoom()
+			r := newRig(t, size, RecvSize{MaxWR: 1, MaxSGE: 1, Descriptors: 1}, 1, 8)
+			full := r.sq.Slot(0)
+			full.Start(1, SendImm, NewPeer(math.MaxUint32, math.MaxUint16, math.MaxUint16).WithImm(math.MaxUint32))
+			testenv.Must(t, full.AddInline(bytes.Repeat([]byte{0xff}, size.MaxInline)))
+			to, length := NewPeer(0x11223344, 0x5566, 0x7788), uint32(100)
+			if c.inline > 0 {
+				length = uint32(c.inline)
+			}
+			if way == 0 && c.inline == 0 {
+				testenv.Must(t, r.sq.put(0, 7, c.op, 0xaabbccdd, to, 0x8877665544332211, 0x99887766, 0x1122334455667788, 100, 0xabcdef))
+			} else if way == 0 {
+				ring := unsafe.Slice((*byte)(r.sq.ring), size.Bytes())
+				before := bytes.Clone(ring)
+				ok := r.sq.PutInline(0, 7, NewMeta(c.op, 0x99887766), to.WithImm(0xaabbccdd), 0x8877665544332211, &data[0], c.inline)
+				if ok == c.bad || c.bad && !bytes.Equal(ring, before) {
+					t.Errorf("PutInline of %+v: %v, or it changes the ring", c, ok)
+				}
+			} else {
+				s := r.sq.Slot(0)
+				s.Start(7, c.op, to.WithImm(0xaabbccdd))
+				if c.op&^Quiet != Send && c.op != SendImm {
+					s.SetRDMA(0x8877665544332211, 0x99887766)
+				}
+				if c.inline == 0 {
 					testenv.Must(t, s.AddSGE(0x1122334455667788, 100, 0xabcdef))
-					s.Finish()
+				} else if err := s.AddInline(data); (err != nil) != c.bad {
+					t.Errorf("AddInline of %+v: %v", c, err)
 				}
-				r.sq.Publish(1)
-				ways[way] = r.requests()[0]
-				if id, o, n, ok := r.sq.Complete(idOf(ways[way])); !ok || id != 7 || o != op || n != 100 {
-					t.Errorf("operation %d completes as %d, operation %d, %d bytes, %v", op, id, o, n, ok)
-				}
+				s.Finish()
 			}
-			if diff := cmp.Diff(ways[1], ways[0]); diff != "" {
-				t.Errorf("operation %d (-step by step +put):\n%s", op, diff)
+			if c.bad {
+				continue
 			}
+			r.sq.Publish(1)
+			ways[way] = r.requests()[0]
+			if id, o, n, ok := r.sq.Complete(idOf(ways[way])); !ok || id != 7 || o != c.op || n != length {
+				t.Errorf("%+v completes as %d, operation %d, %d bytes, %v", c, id, o, n, ok)
+			}
+		}
+		if diff := cmp.Diff(ways[1], ways[0]); diff != "" {
+			t.Errorf("%+v (-step by step +put):\n%s", c, diff)
 		}
 	}
 	r := plain(t, 1)
-	if err := r.sq.Put(0, 7, Send, 0, Peer{}, 0, 0, 0, 0, 1<<24); err != ErrKey {
+	if err := r.sq.put(0, 7, Send, 0, Peer{}, 0, 0, 0, 0, 1<<24); err != ErrKey {
 		t.Errorf("a key of 25 bits: %v, want %v", err, ErrKey)
 	}
 }
@@ -312,7 +341,7 @@ func TestSendErrors(t *testing.T) {
 	} {
 		r := newRig(t, tc.size, RecvSize{MaxWR: 1, MaxSGE: 1, Descriptors: 1}, 1, 8)
 		s := r.sq.Slot(0)
-		s.Start(1, tc.op, 0, Peer{})
+		s.Start(1, tc.op, Peer{})
 		for i, add := range tc.add {
 			want := tc.want
 			if i < len(tc.add)-1 {
@@ -460,15 +489,15 @@ func TestNewErrors(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	r := newRig(t, SendSize{Depth: 4, Width: 64, MaxSGE: 2, MaxInline: 32}, RecvSize{MaxWR: 4, MaxSGE: 2, Descriptors: 8}, 1, 8)
-	to := Peer{QKey: 1, QPN: 2, AH: 3}
-	testenv.Must(t, r.sq.Put(0, 10, Write, 0, to, 0x1000, 5, 0x2000, 100, 6))
+	to, peers := NewPeer(1, 2, 3), cmp.AllowUnexported(Peer{})
+	testenv.Must(t, r.sq.put(0, 10, Write, 0, to, 0x1000, 5, 0x2000, 100, 6))
 	s := r.sq.Slot(1)
-	s.Start(11, Send, 0, to)
+	s.Start(11, Send, to)
 	testenv.Must(t, s.AddSGE(0x3000, 1, 7))
 	testenv.Must(t, s.AddSGE(0x4000, 2, 8))
 	s.Finish()
 	s = r.sq.Slot(2)
-	s.Start(11, SendImm, 9, to)
+	s.Start(11, SendImm, to.WithImm(9))
 	testenv.Must(t, s.AddInline([]byte("inline")))
 	s.Finish()
 	if _, ok := r.sq.Find(10); ok {
@@ -479,12 +508,12 @@ func TestFind(t *testing.T) {
 		9: nil, 10: {Write, 100, to, 0x1000, 5, []SGEInfo{{0x2000, 100, 6}}}, 11: {Send, 3, to, 0, 0, []SGEInfo{{0x3000, 1, 7}, {0x4000, 2, 8}}},
 	} {
 		got, ok := r.sq.Find(id)
-		if ok != (want != nil) || ok && cmp.Diff(*want, got) != "" {
+		if ok != (want != nil) || ok && cmp.Diff(*want, got, peers) != "" {
 			t.Errorf("Find(%d) = %+v, %v, want %+v", id, got, ok, want)
 		}
 	}
 	r.sq.Publish(1)
-	if got, ok := r.sq.Find(11); !ok || cmp.Diff(SendInfo{Op: SendImm, Length: 6, Peer: to}, got) != "" {
+	if got, ok := r.sq.Find(11); !ok || cmp.Diff(SendInfo{Op: SendImm, Length: 6, Peer: to}, got, peers) != "" {
 		t.Errorf("the latest request with an ID: %+v, %v", got, ok)
 	}
 	all := r.requests()
@@ -494,7 +523,7 @@ func TestFind(t *testing.T) {
 	for id := range uint64(2) {
 		r.send(t, id)
 	}
-	if got, ok := r.sq.Find(10); !ok || cmp.Diff(SendInfo{Op: Write, Length: 100}, got) != "" {
+	if got, ok := r.sq.Find(10); !ok || cmp.Diff(SendInfo{Op: Write, Length: 100}, got, peers) != "" {
 		t.Errorf("a request whose place is used again: %+v, %v", got, ok)
 	}
 
@@ -522,9 +551,9 @@ func TestNoAllocs(t *testing.T) {
 	data := []byte("inline")
 	if n := testing.AllocsPerRun(100, func() {
 		r.sq.Room(2)
-		r.sq.Put(0, 1, Write, 0, Peer{}, 1, 2, 3, 4, 5)
+		r.sq.put(0, 1, Write, 0, Peer{}, 1, 2, 3, 4, 5)
 		s := r.sq.Slot(1)
-		s.Start(2, Send, 0, Peer{})
+		s.Start(2, Send, Peer{})
 		s.AddInline(data)
 		s.Finish()
 		r.sq.Publish(2)

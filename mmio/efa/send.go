@@ -3,8 +3,9 @@ package efa
 import (
 	"fmt"
 	"math"
-	"math/bits"
 	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio"
 )
 
 // A SendQueue is the send queue of a QP: a ring of requests in the device's memory (the LLQ). One
@@ -16,20 +17,42 @@ type SendQueue struct {
 	device      unsafe.Pointer // the ring of the device; neither keeps the mapping alive
 	bell        *uint32        // the doorbell
 	width       uintptr        // size of a request
-	turn        int            // by how many bits a position is turned so that its round is at the phase bit
-	phase       uint32         // the phase bit of the first round, in its place
+	turn        uint32         // what a position is multiplied by, so that its round is at phaseBit
+	phase       uint32         // the phase of the first round, at phaseBit
 	batch       uint32         // requests that one doorbell may announce
 	maxSGE      uint32
 	maxInline   uint32
 	inlineWrite bool
 }
 
-// A Peer is the destination of a request.
+// A Peer is the destination of a request, as the words of the request have it.
 type Peer struct {
-	QKey uint32 // Q_Key
-	QPN  uint16 // number of the QP
-	AH   uint16 // number of the address handle, see [DecodeAH]
+	qp uint64 // Q_Key, and the number of the QP at wordQPN
+	ah uint64 // the number of the address handle in the second word, and the immediate
 }
+
+// NewPeer makes a Peer. ah is the number of the address handle, see [DecodeAH].
+func NewPeer(qkey uint32, qpn, ah uint16) Peer {
+	return Peer{uint64(qkey) | uint64(qpn)<<wordQPN, uint64(ah) << 32}
+}
+
+// WithImm returns the Peer of a request with an immediate, in host order. Only operations that have one use it.
+func (p Peer) WithImm(imm uint32) Peer { return Peer{p.qp, p.ah | uint64(imm)} }
+
+// QPN returns the number of the QP.
+func (p Peer) QPN() uint32 { return uint32(p.qp >> wordQPN) }
+
+// A Meta is the operation of a request, and the key of the peer's memory, for RDMA.
+type Meta uint64
+
+// NewMeta makes a Meta.
+func NewMeta(op Op, rkey uint32) Meta { return Meta(op) | Meta(rkey)<<32 }
+
+// A Local is the length and the key of local memory.
+type Local uint64
+
+// NewLocal makes a Local. Put refuses a key above MaxKey.
+func NewLocal(length, lkey uint32) Local { return Local(length) | Local(lkey)<<32 }
 
 // NewSendQueue makes the send queue of a QP. llq is the ring, in write-combining memory of the device,
 // and begins where the kernel says; doorbell is the register, which [Doorbell] finds. The generation
@@ -51,7 +74,7 @@ func NewSendQueue(llq, doorbell []byte, size SendSize, gen uint16) (*SendQueue, 
 	}
 	q := &SendQueue{
 		slots: newSlots(size.Depth, gen), ring: unsafe.Pointer(&make([]uint64, size.Bytes()/8)[0]), device: unsafe.Pointer(&llq[0]), bell: bell,
-		width: uintptr(size.Width), turn: controlPhaseBit - bits.TrailingZeros(uint(size.Depth)), batch: math.MaxUint32,
+		width: uintptr(size.Width), turn: phaseBit / uint32(size.Depth), batch: math.MaxUint32,
 		maxSGE: uint32(size.MaxSGE), maxInline: uint32(size.MaxInline), inlineWrite: size.InlineWrite,
 	}
 	if size.Batch > 0 {
@@ -77,31 +100,40 @@ const (
 
 	controlImm    = 1 << 4 // the immediate is valid
 	controlInline = 1 << 5
-	controlMeta   = 1 << 7               // always set
-	controlPhase  = 1 << controlPhaseBit // changes each time around the ring
-	controlFirst  = 1 << 10              // always set
-	controlLast   = 1 << 11              // always set
-	controlSignal = 1 << 12              // always set: every request has a completion
+	controlMeta   = 1 << 7 // always set
+	controlPhase  = 1 << 8 // changes each time around the ring
+	phaseBit      = controlPhase << wordControl
+	controlFirst  = 1 << 10 // always set
+	controlLast   = 1 << 11 // always set
+	controlSignal = 1 << 12 // always set: every request has a completion
 
 	codeSend, codeRead, codeWrite = 0, 1, 2
 )
 
-// heads have the control bits of each operation, whether it is RDMA, and whether it has an immediate.
-var heads = func() (t [numOps]uint32) {
-	const always = controlMeta | controlFirst | controlLast | controlSignal
-	for op, code := range map[Op]uint32{
-		Send: codeSend, SendImm: codeSend | controlImm | headImm, Read: codeRead | headRDMA,
-		Write: codeWrite | headRDMA, WriteImm: codeWrite | headRDMA | controlImm | headImm,
+// A form is what the words of a request say of its operation.
+type form struct {
+	first  uint64 // the control bits
+	second uint64 // which bits of the address handle and the immediate it has; formRDMA
+}
+
+// formRDMA is the bit of operations on the peer's memory. The second word itself never has it.
+const formRDMA = 1 << 63
+
+// forms are the forms of operations.
+var forms = func() (t [numOps]form) {
+	const (
+		always = controlMeta | controlFirst | controlLast | controlSignal
+		ah     = 0xffff << 32
+		imm    = 1<<32 - 1
+	)
+	for op, f := range map[Op]form{
+		Send: {codeSend, ah}, SendImm: {codeSend | controlImm, ah | imm}, Read: {codeRead, ah | formRDMA},
+		Write: {codeWrite, ah | formRDMA}, WriteImm: {codeWrite | controlImm, ah | imm | formRDMA},
 	} {
-		t[op] = code | always
+		t[op] = form{(f.first | always) << wordControl, f.second}
 	}
 	return t
 }()
-
-const (
-	headRDMA = 1 << 16
-	headImm  = 1 << 31
-)
 
 // MaxSGE returns how many scatter/gather entries a SEND may have.
 func (q *SendQueue) MaxSGE() int { return int(q.maxSGE) }
@@ -117,48 +149,82 @@ func (q *SendQueue) at(pos uint32) unsafe.Pointer {
 	return unsafe.Add(q.ring, q.offset(pos))
 }
 
-// word returns the first word of a request, without a length.
-func (q *SendQueue) word(pos, index, head uint32, to Peer) uint64 {
-	head = head&0xffff | (bits.RotateLeft32(pos, q.turn)^q.phase)&controlPhase
-	return uint64(index|q.gen) | uint64(head)<<wordControl | uint64(to.QPN)<<wordQPN
+// words returns the request at a position, and what its first word says of its place in the queue.
+func (q *SendQueue) words(pos, index uint32) (w *[narrow / 8]uint64, first uint64) {
+	return (*[narrow / 8]uint64)(q.at(pos)), uint64((pos*q.turn^q.phase)&phaseBit | index | q.gen)
 }
 
 // record records a request.
 func (q *SendQueue) record(index, pos uint32, id uint64, op Op, length uint32) {
 	e := q.slot(index)
-	e.id.Store(id)
-	e.what.Store(uint64(pos) | uint64(length)<<32)
-	e.state.Store(uint64(op) | slotUsed)
+	mmio.Store3(&e.id, &e.what, &e.state, id, uint64(pos)|uint64(length)<<32, uint64(op)|slotUsed)
 }
 
-// Put fills the i-th request that is not published yet, with length bytes of registered memory at addr.
-// It does what Slot, Start, SetRDMA, AddSGE and Finish do, with fewer instructions. raddr and rkey are the
-// address and key of the peer's memory, and are not used for a SEND. The error is ErrKey.
+// Left returns how many more requests fit, as far as the last Refresh knows.
+func (q *SendQueue) Left() int { return int(int32(q.limit - q.head)) }
+
+// Refresh returns the result of Room, and finds out how many requests have completed.
+func (q *SendQueue) Refresh(n int) bool { return q.refresh(n) }
+
+// Put fills the i-th request that is not published yet, with registered memory at addr. It does what Slot,
+// Start, SetRDMA, AddSGE and Finish do, with fewer instructions: its arguments are in registers. raddr is the
+// address of the peer's memory, for RDMA. It reports whether it did: it does nothing if the key of the memory
+// is above MaxKey.
 //
 // Preconditions: those of Slot and Start; MaxSGE is at least 1.
-func (q *SendQueue) Put(i int, id uint64, op Op, imm uint32, to Peer, raddr uint64, rkey uint32, addr uint64, length, lkey uint32) error {
-	if lkey > MaxKey {
-		return ErrKey
+func (q *SendQueue) Put(i int, id uint64, m Meta, to Peer, raddr, addr uint64, local Local) bool {
+	if local>>32 > MaxKey {
+		return false
 	}
-	pos, head := q.head+uint32(i), heads[op%numOps]
+	f, pos := &forms[m%numOps], q.head+uint32(i)
 	index := uint32(*q.place(pos))
-	p := q.at(pos)
-	put64(p, 0, q.word(pos, index, head, to)|1<<wordLength)
-	put64(p, wqeImm, uint64(imm&uint32(int32(head)>>31))|uint64(to.AH)<<32)
-	put64(p, wqeQKey, uint64(to.QKey))
-	put64(p, wqeQKey+8, 0)
-	if head&headRDMA != 0 {
-		putSGE(p, wqeRemote, raddr, length, rkey)
-		putSGE(p, wqeRemote+sgeSize, addr, length, lkey)
+	q.record(index, pos, id, Op(m), uint32(local))
+	w, first := q.words(pos, index)
+	w[0] = first | f.first | to.qp>>wordQPN<<wordQPN | 1<<wordLength
+	w[1] = to.ah & f.second
+	w[2], w[3] = uint64(uint32(to.qp)), 0
+	if f.second&formRDMA != 0 {
+		w[4], w[5] = uint64(m>>32<<32)|uint64(uint32(local)), raddr
+		w[6], w[7] = uint64(local), addr
 	} else {
-		putSGE(p, wqeData, addr, length, lkey)
-		putSGE(p, wqeData+sgeSize, 0, 0, 0)
+		w[4], w[5] = uint64(local), addr
+		w[6], w[7] = 0, 0
 	}
 	if q.width != narrow {
-		*(*[wide - narrow]byte)(unsafe.Add(p, narrow)) = [wide - narrow]byte{}
+		*(*[wide - narrow]byte)(unsafe.Add(unsafe.Pointer(w), narrow)) = [wide - narrow]byte{}
 	}
-	q.record(index, pos, id, op, length)
-	return nil
+	return true
+}
+
+// PutInline is Put with n bytes at b as the data, which the device takes from the request itself. It does nothing
+// if there are none, or if AddInline refuses them.
+func (q *SendQueue) PutInline(i int, id uint64, m Meta, to Peer, raddr uint64, b *byte, n int) bool {
+	f, pos := &forms[m%numOps], q.head+uint32(i)
+	if uint(n-1) >= uint(q.maxInline) || f.second&formRDMA != 0 && (!q.inlineWrite || Op(m)&^Quiet == Read) {
+		return false
+	}
+	index := uint32(*q.place(pos))
+	q.record(index, pos, id, Op(m), uint32(n))
+	w, first := q.words(pos, index)
+	w[0] = first | f.first | to.qp>>wordQPN<<wordQPN | uint64(n)<<wordLength | controlInline<<wordControl
+	w[1] = to.ah & f.second
+	w[2], w[3], w[4], w[5], w[6], w[7] = uint64(uint32(to.qp)), 0, 0, 0, 0, 0
+	if q.width != narrow {
+		*(*[wide - narrow]byte)(unsafe.Add(unsafe.Pointer(w), narrow)) = [wide - narrow]byte{}
+	}
+	p, from := unsafe.Add(unsafe.Pointer(w), wqeData), unsafe.Pointer(b)
+	if f.second&formRDMA != 0 {
+		w[4], w[5] = uint64(m>>32<<32)|uint64(n), raddr
+		p = unsafe.Add(p, sgeSize)
+	}
+	at := 0
+	for ; at+8 <= n; at += 8 {
+		*(*uint64)(unsafe.Add(p, at)) = *(*uint64)(unsafe.Add(from, at))
+	}
+	for ; at < n; at++ {
+		*(*byte)(unsafe.Add(p, at)) = *(*byte)(unsafe.Add(from, at))
+	}
+	return true
 }
 
 // A SendSlot fills one request. Call Start first, then the methods for the operation and the data, then
@@ -186,20 +252,19 @@ func (q *SendQueue) Slot(i int) SendSlot {
 	return SendSlot{q: q, p: q.at(pos), pos: pos, index: uint32(*q.place(pos))}
 }
 
-// Start begins a request. The immediate, in host order, is used only for operations that have one.
+// Start begins a request.
 //
 // Preconditions: op is one of the operations.
-func (s *SendSlot) Start(id uint64, op Op, imm uint32, to Peer) {
-	q, head := s.q, heads[op%numOps]
+func (s *SendSlot) Start(id uint64, op Op, to Peer) {
+	q, f := s.q, &forms[op%numOps]
 	s.id, s.op, s.length, s.sges, s.inline = id, op, 0, 0, false
-	s.word = q.word(s.pos, s.index, head, to)
+	w, first := q.words(s.pos, s.index)
+	s.word = first | f.first | to.qp>>wordQPN<<wordQPN
 	s.data, s.left = wqeData, q.maxSGE
-	if head&headRDMA != 0 {
+	if f.second&formRDMA != 0 {
 		s.data, s.left = wqeRemote+sgeSize, min(q.maxSGE, MaxRDMASGE)
 	}
-	put64(s.p, wqeImm, uint64(imm&uint32(int32(head)>>31))|uint64(to.AH)<<32)
-	put64(s.p, wqeQKey, uint64(to.QKey))
-	put64(s.p, wqeQKey+8, 0)
+	w[1], w[2], w[3] = to.ah&f.second, uint64(uint32(to.qp)), 0
 	clear(unsafe.Slice((*byte)(unsafe.Add(s.p, wqeData)), q.width-wqeData))
 }
 
@@ -255,7 +320,7 @@ func (s *SendSlot) Finish() {
 		n = s.length
 		s.word |= controlInline << wordControl
 	}
-	if heads[s.op%numOps]&headRDMA != 0 {
+	if forms[s.op%numOps].second&formRDMA != 0 {
 		*(*uint32)(unsafe.Add(s.p, wqeRemote)) = s.length
 	}
 	put64(s.p, 0, s.word|uint64(n)<<wordLength)
@@ -274,12 +339,18 @@ func (q *SendQueue) Complete(reqID uint16) (id uint64, op Op, length uint32, ok 
 	return q.Take(p), p.Op(), length, true
 }
 
-// Reset empties the queue after the QP has moved to state RESET. Requests that have not completed never do:
-// the generation should be a new one, and becomes another one than before in any case, so that their
-// completions, which may be in the CQ already, are refused. The phase bit continues, as in libefa.
-func (q *SendQueue) Reset(gen uint16) {
-	q.phase = (bits.RotateLeft32(q.head, q.turn) ^ q.phase) & controlPhase
-	q.reset(gen)
+// Renewed returns the queue after the QP has moved to state RESET, empty and in memory of its own, so that whoever
+// still fills requests of the old one does no harm. Requests that have not completed never do: the generation should
+// be a new one, and becomes another one than before in any case, so that their completions, which may be in the
+// CQ already, are refused. The phase bit continues, as in libefa.
+func (q *SendQueue) Renewed(gen uint16) *SendQueue {
+	n := *q
+	n.phase = (q.head*q.turn ^ q.phase) & phaseBit
+	n.ring = unsafe.Pointer(&make([]uint64, uintptr(q.mask+1)*q.width/8)[0])
+	if n.slots = newSlots(int(q.n), gen); n.gen == q.gen {
+		n.reset(gen)
+	}
+	return &n
 }
 
 func put64(p unsafe.Pointer, off uintptr, v uint64) { *(*uint64)(unsafe.Add(p, off)) = v }
