@@ -14,7 +14,8 @@ import (
 //   - Each method named after an operation begins a work request.
 //   - To, ToSRQ, SGE and Inline complete the work request that was begun last.
 //   - SendInline, SendSGE, WriteInline, WriteSGE and ReadSGE add a whole work request, with its data, in one call.
-//     They are the fastest: on a connected QP of mlx5 they write the queue entry at once.
+//     They are the fastest: on a connected QP of mlx5 and on efa they write the queue entry at once. To before
+//     them sets where they go, on a QP for datagrams.
 //   - Post hands the batch to the device with one doorbell. Nothing is posted before.
 //   - Abandon drops the batch.
 //
@@ -22,19 +23,26 @@ import (
 // from BeginSend until Post or Abandon, and meanwhile nobody may call [QP.PostSend]. It allocates only when
 // a work request has more data than any before.
 type SendBuilder struct {
-	q      *QP
-	n      int          // work requests begun
-	room   int          // how many may be begun by calls that write to the queue at once
-	queue  *directQueue // what they write to, if room is not 0
-	always SendFlags    // QP.always
-	staged bool         // wr is not in the queue yet
-	open   bool         // a batch was begun
-	wr     [1]SendWR    // the work request begun last; its SGL and Inline are memory of the builder
-	err    error        // the first error
-	bytes  uint64       // data in the batch
-	binds  []bind       // the binds in the batch
-	resets uint32       // QP.resets when the batch was begun
-	keys   windowKeys   // of the BIND_MW begun last
+	q           *QP
+	n           int         // work requests begun
+	room        int         // how many may be begun by calls that write to the queue at once
+	directQueue             // what they write to, if room is not 0
+	to          destination // of whole work requests
+	staged      bool        // wr is not in the queue yet
+	open        bool        // a batch was begun
+	addressed   bool        // to is set
+	wr          [1]SendWR   // the work request begun last; its SGL and Inline are memory of the builder
+	err         error       // the first error
+	bytes       uint64      // data in the batch
+	binds       []bind      // the binds in the batch
+	resets      uint32      // QP.resets when the batch was begun
+	keys        windowKeys  // of the BIND_MW begun last
+}
+
+// destination is where datagrams go.
+type destination struct {
+	ah        *AH
+	qpn, qkey uint32
 }
 
 // windowKeys are the keys of a memory window before and after a bind.
@@ -48,7 +56,7 @@ func (q *QP) BeginSend() *SendBuilder {
 	if s := ib.QPState(q.state.Load()); s < ib.QPRTS || q.closed.Load() {
 		b.err = q.stateErr(false)
 	} else {
-		b.room = q.reserve()
+		q.reserve()
 	}
 	return b
 }
@@ -312,17 +320,35 @@ func (b *SendBuilder) windowKey(mw *MW) uint32 {
 	return mw.RKey()
 }
 
-// To sets the destination of a datagram, or of a request of an SRD QP (ibv_wr_set_ud_addr); the QPN of a group is [ib.MulticastQPN].
+// To sets the destination of a datagram, or of a request of an SRD QP (ibv_wr_set_ud_addr); the QPN of a group is
+// [ib.MulticastQPN]. Behind BeginSend and whole work requests, such as that of SendSGE, it sets the destination of
+// the whole ones that follow, until the next To.
 func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
-	if (b.err != nil || !b.staged) && !b.begun() {
-		return
+	q := b.q
+	switch {
+	case b.err != nil || q == nil || !isDatagram(q.typ):
+		b.toNone()
+	case b.staged:
+		w := &b.wr[0]
+		w.AH, w.RemoteQPN, w.RemoteQKey = ah, qpn, qkey
+	default:
+		b.to, b.addressed = destination{ah, qpn, qkey}, true
+		if q.kind == kindEfa {
+			b.toEfa(ah, qpn, qkey)
+		}
 	}
-	if !isDatagram(b.q.typ) {
+}
+
+// toNone records the error of a QP that has no destinations.
+func (b *SendBuilder) toNone() {
+	switch {
+	case b.q == nil:
+		b.fail(errZero("use"))
+	case b.staged:
 		b.failLast(errNotDatagram)
-		return
+	default:
+		b.fail(errNotDatagram)
 	}
-	w := &b.wr[0]
-	w.AH, w.RemoteQPN, w.RemoteQKey = ah, qpn, qkey
 }
 
 // ToSRQ sets the number of the peer's SRQ that receives the message, for a QP of type [ib.XRCSend]
@@ -399,11 +425,15 @@ func (b *SendBuilder) Post() error {
 		}
 	}
 	var err error
-	if b.resets == q.resets.Load() {
-		err = b.post()
-	} else {
+	switch n := b.n; {
+	case b.resets != q.resets.Load():
 		b.Abandon()
 		err = errResetMeanwhile
+	case b.staged || len(b.binds) > 0:
+		err = b.post()
+	default:
+		b.Abandon()
+		err = q.ring(n, b.bytes)
 	}
 	q.sending.Unlock()
 	return err
@@ -431,7 +461,10 @@ func (b *SendBuilder) post() error {
 
 // Abandon drops the batch (ibv_wr_abort).
 func (b *SendBuilder) Abandon() {
-	b.n, b.room, b.staged, b.open, b.err, b.binds = 0, 0, false, false, nil, b.binds[:0]
+	b.n, b.room, b.left, b.staged, b.open, b.addressed = 0, 0, 0, false, false, false
+	if b.err != nil || len(b.binds) > 0 { // the garbage collector watches stores of pointers
+		b.err, b.binds = nil, b.binds[:0]
+	}
 }
 
 // add begins and completes wrs[0], a work request of the slice API. It does not stage it, because

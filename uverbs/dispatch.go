@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"github.com/goverbs/goverbs/mmio/efa"
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -113,8 +114,13 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		q.sending.Unlock()
 		return err
 	case kindEfa:
-		if !q.efa.sq.Room(n) || (n != 1 || len(wrs[0].Inline) != 0 || !q.putEfa(0, &wrs[0], uint32(q.addressed))) && q.encodeEfa(0, wrs, uint32(q.addressed)) != nil {
+		if n > q.efa.sq.Left() && !q.efa.sq.Refresh(n) {
 			break
+		}
+		if n != 1 || !q.putEfa(0, &wrs[0]) {
+			if q.encodeEfa(0, wrs, uint32(q.addressed)) != nil {
+				break
+			}
 		}
 		q.efa.sq.Publish(n)
 		q.sending.Unlock()
@@ -123,27 +129,74 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 	return q.postSlow(wrs)
 }
 
-// A directQueue is a send queue to which SendBuilder writes at once.
-type directQueue = mlx5.SendQueue
+// directQueue is the send queue to which SendBuilder writes at once.
+type directQueue struct {
+	queue  *mlx5.SendQueue // or nil
+	always SendFlags       // QP.always
 
-// directMeta returns what a directQueue takes of the operation and the flags of a work request.
+	efa    *efa.SendQueue // if queue is nil
+	limits *efaLimits     // of efa
+	left   int            // how many more requests fit into efa
+	peer   efa.Peer       // where they go
+}
+
+// directMeta returns what the queue of mlx5 takes of the operation and the flags of a work request.
 func directMeta(op WROpcode, flags SendFlags) mlx5.Meta {
 	return mlx5.NewMeta(mlx5.Op(op), uint8(flags), 0)
 }
 
 // reserve starts a batch of work requests that are written to the queue at once, without the lock of the send
-// side, and returns how many there may be: 0 if the driver or the type of QP does not permit it. Such a
-// request stores only to its place in the ring, and to what no other goroutine uses. So a Reset or Close
-// meanwhile changes nothing but the answer of Post.
-func (q *QP) reserve() int {
-	if q.kind != kindMlx5 || q.plain == 0 || !q.sending.TryLock() { // PostSend, which holds it, stages
-		return 0
+// side, if the driver and the type of QP permit it, on efa behind To. Such a request stores only to its place in the
+// ring, and to what no other goroutine uses: a Reset leaves what it finds to the builder. So a Reset or Close meanwhile
+// changes nothing but the answer of Post.
+func (q *QP) reserve() {
+	b := &q.builder
+	if q.kind != kindEfa && (q.kind != kindMlx5 || q.plain == 0) || !q.sending.TryLock() { // PostSend, which holds it, stages
+		return
 	}
-	q.mlx5.sq.Begin()
-	n := q.mlx5.sq.Left()
-	q.builder.queue, q.builder.always = q.mlx5.sq, q.always
+	if q.kind == kindMlx5 {
+		q.mlx5.sq.Begin()
+		b.queue, b.room = q.mlx5.sq, q.mlx5.sq.Left()
+	} else {
+		sq := q.efa.sq
+		if b.efa != sq {
+			b.efa, b.limits = sq, &q.efa.limits
+		}
+		if sq.Left() < sq.Cap()/2 {
+			sq.Refresh(0)
+		}
+		b.left = sq.Left()
+	}
+	b.always = q.always
 	q.sending.Unlock()
-	return n
+}
+
+// toEfa sets where whole work requests go.
+func (b *SendBuilder) toEfa(ah *AH, qpn, qkey uint32) {
+	if ah == nil || ah.dev != b.q.dev || ah.closed.Load() || qpn > 0xffff {
+		b.room = 0 // a request fails when it is staged
+		return
+	}
+	b.room, b.peer = b.left, efa.NewPeer(qkey, uint16(qpn), ah.efa)
+}
+
+// putEfa and putInlineEfa add a whole work request, and report whether they did.
+func (b *SendBuilder) putEfa(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, addr uint64, length, lkey uint32) bool {
+	if flags&SendFence != 0 || uint64(length) >= b.limits[op&7] ||
+		!b.efa.Put(b.n, id, efa.NewMeta(efa.Op(op)|quietEfa(flags|b.always), rkey), b.peer, raddr, addr, efa.NewLocal(length, lkey)) {
+		return false
+	}
+	b.n++
+	return true
+}
+
+func (b *SendBuilder) putInlineEfa(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, data []byte) bool {
+	if n := len(data); n == 0 || flags&SendFence != 0 || uint64(n) >= b.limits[op&7] ||
+		!b.efa.PutInline(b.n, id, efa.NewMeta(efa.Op(op)|quietEfa(flags|b.always), rkey), b.peer, raddr, &data[0], n) {
+		return false
+	}
+	b.n++
+	return true
 }
 
 // encode writes wrs[0], the work request that was begun last, into the queue.
@@ -151,7 +204,7 @@ func (q *QP) reserve() int {
 // Preconditions: the caller holds sending.
 func (b *SendBuilder) encode(wrs []SendWR) {
 	q, wr := b.q, &wrs[0]
-	if b.err != nil || q.kind == kindEfa && len(wr.Inline) == 0 && q.efa.sq.Room(b.n) && q.putEfa(b.n-1, wr, uint32(q.addressed)) {
+	if b.err != nil || q.kind == kindEfa && q.efa.sq.Room(b.n) && q.putEfa(b.n-1, wr) {
 		return
 	}
 	if b.err = q.sendRoom(b.n); b.err != nil {

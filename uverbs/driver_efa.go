@@ -49,13 +49,17 @@ type (
 	efaQP struct {
 		send  efa.SendSize
 		recv  efa.RecvSize
-		sq    *efa.SendQueue
+		sq    *efa.SendQueue // guarded by QP.sending, or by mu of the CQ; a Reset takes both to replace it
 		rq    *efa.RecvQueue
-		most  uint32 // the largest message, in bytes
 		bells [2]*mmio.Region
 
+		limits      efaLimits
 		unsolicited bool // QPOptions.UnsolicitedWrite
 	}
+	// efaLimits are by WROpcode one more than the bytes that a message may have, and 0 for an operation that the QP
+	// does not have.
+	efaLimits [8]uint64
+
 	efaCQ struct {
 		depth  int
 		bell   *mmio.Region
@@ -264,7 +268,7 @@ func (efaDriver) prepareQP(q *QP, s *qpSpec) (udata, error) {
 	if err != nil {
 		return udata{}, err
 	}
-	p := &efaQP{most: port.MaxMsgSize}
+	p := &efaQP{}
 	if p.send, err = x.SendSize(&x.Device, s.MaxSendWR, s.MaxSendSGE, inline, wide && s.Type == ib.SRD); err == nil {
 		p.recv, err = x.RecvSize(s.MaxRecvWR, s.MaxRecvSGE)
 	}
@@ -280,6 +284,7 @@ func (efaDriver) prepareQP(q *QP, s *qpSpec) (udata, error) {
 		return udata{}, &FeatureError{Feature: "CREATE_QP with UnsolicitedWrite", Driver: "efa", Err: errors.New("the adapter or the kernel does not have the capability unsolicited_write_recv")}
 	}
 	q.efa, p.unsolicited = p, s.UnsolicitedWrite
+	q.setLimitsEfa(port.MaxMsgSize)
 	s.MaxSendWR, s.MaxRecvWR, s.MaxInline = p.send.Depth, p.recv.MaxWR, inline
 	req := efa.QPRequest{Send: p.send, Recv: p.recv, SL: s.Path.SL, Unsolicited: s.UnsolicitedWrite}
 	return udata{in: req.Encode(), out: make([]byte, efa.QPRespSize)}, nil
@@ -360,7 +365,7 @@ func (efaDriver) qpModified(q *QP, _, to ib.QPState) {
 	gen, p := uint16(q.dev.efa.made.Add(1)), q.efa
 	q.sending.Lock()
 	q.sendCQ.efa.mu.Lock()
-	p.sq.Reset(gen)
+	p.sq, q.sendCQ.efa.last = p.sq.Renewed(gen), lastEfa{qpn: noQPN}
 	q.sendCQ.efa.mu.Unlock()
 	q.sending.Unlock()
 	q.receiving.Lock()

@@ -17,30 +17,53 @@ var (
 	errNarrow    = &reason{"inline data of a WRITE needs a QP with a MaxInline of more than 32", errInlineUse}
 )
 
-// efaRDMA are the operations on the peer's memory.
-const efaRDMA = 1<<WRRDMARead | 1<<WRRDMAWrite | 1<<WRRDMAWriteWithImm
+// efaFlags are the flags that a request may have.
+const efaFlags = SendSignaled | SendSolicited
 
-// putEfa writes a work request with one SGE into the queue, as its request i. It returns false, and leaves it to
-// encodeEfa, if the work request is of another kind or wrong.
+// setLimitsEfa sets the limits of the operations that the QP has.
+func (q *QP) setLimitsEfa(most uint32) {
+	for op := range q.efa.limits {
+		switch {
+		case !q.ops[op]:
+		case op == int(WRSend) || op == int(WRSendWithImm):
+			q.efa.limits[op] = uint64(most) + 1
+		default:
+			q.efa.limits[op] = uint64(q.dev.efa.MaxRDMASize) + 1
+		}
+	}
+}
+
+// quietEfa returns the flag of an operation whose request has no SendSignaled.
+func quietEfa(flags SendFlags) efa.Op {
+	if flags&SendSignaled != 0 {
+		return 0
+	}
+	return efa.Quiet
+}
+
+// putEfa writes a work request with one SGE or inline data into the queue, as its request i. It returns false, and
+// leaves it to encodeSlotEfa, if the work request is of another kind or wrong.
 //
-// Preconditions: the queue has room for it, and it has no inline data.
-func (q *QP) putEfa(i int, wr *SendWR, ops uint32) bool {
-	ah, x, most := wr.AH, q.efa, q.efa.most
-	if !wr.opIn(ops) || len(wr.SGL) != 1 || ah == nil || ah.dev != q.dev || ah.closed.Load() || wr.RemoteQPN > 0xffff || wr.Flags&SendFence != 0 {
+// Preconditions: the queue has room for it.
+func (q *QP) putEfa(i int, wr *SendWR) bool {
+	op, ah := wr.Opcode, wr.AH
+	if op >= WROpcode(len(efaLimits{})) || wr.Flags&^efaFlags != 0 || ah == nil || ah.dev != q.dev {
 		return false
 	}
-	if efaRDMA>>(wr.Opcode&31)&1 != 0 {
-		most = q.dev.efa.MaxRDMASize
-	}
-	e, op := &wr.SGL[0], efa.Op(wr.Opcode)
-	if e.Length > most || e.outside {
+	if ah.closed.Load() || wr.RemoteQPN > 0xffff {
 		return false
 	}
-	if (wr.Flags|q.always)&SendSignaled == 0 {
-		op |= efa.Quiet
+	sq, limit := q.efa.sq, q.efa.limits[op]
+	m := efa.NewMeta(efa.Op(op)|quietEfa(wr.Flags|q.always), wr.RKey)
+	to := efa.NewPeer(wr.RemoteQKey, uint16(wr.RemoteQPN), ah.efa).WithImm(wr.Imm)
+	if n := len(wr.Inline); n != 0 {
+		return len(wr.SGL) == 0 && uint64(n) < limit && sq.PutInline(i, wr.ID, m, to, wr.RemoteAddr, &wr.Inline[0], n)
 	}
-	peer := efa.Peer{QKey: wr.RemoteQKey, QPN: uint16(wr.RemoteQPN), AH: ah.efa}
-	return x.sq.Put(i, wr.ID, op, wr.Imm, peer, wr.RemoteAddr, wr.RKey, e.Addr, e.Length, e.LKey) == nil
+	if len(wr.SGL) != 1 {
+		return false
+	}
+	e := &wr.SGL[0]
+	return uint64(e.Length) < limit && !e.outside && sq.Put(i, wr.ID, m, to, wr.RemoteAddr, e.Addr, efa.NewLocal(e.Length, e.LKey))
 }
 
 // encodeEfa writes work requests into the queue, as its requests from first on. It returns errNeedsBuilder for an
@@ -48,64 +71,59 @@ func (q *QP) putEfa(i int, wr *SendWR, ops uint32) bool {
 //
 // Preconditions: the queue has room for them.
 func (q *QP) encodeEfa(first int, wrs []SendWR, ops uint32) error {
-	sq, always := q.efa.sq, q.always
 	for i := range wrs {
-		wr := &wrs[i]
-		if len(wr.Inline) == 0 && q.putEfa(first+i, wr, ops) { // the usual case
+		if q.putEfa(first+i, &wrs[i]) {
 			continue
 		}
-		if !wr.opIn(ops) || wr.AH == nil || wr.AH.dev != q.dev || wr.AH.closed.Load() {
-			return errNeedsBuilder
+		if err := q.encodeSlotEfa(first+i, &wrs[i], ops); err != nil {
+			return err
 		}
-		if wr.RemoteQPN > 0xffff {
-			return &reason{fmt.Sprintf("%s: %d, allowed: 0 to 65535", errQPN16, wr.RemoteQPN), errQPN16}
-		}
-		if wr.Flags&SendFence != 0 {
-			return errNoFence
-		}
-		bytes := sglBytes(wr.SGL) + uint64(len(wr.Inline))
-		rdma := efaRDMA>>(wr.Opcode&31)&1 != 0
-		if !rdma && bytes > uint64(q.efa.most) {
-			return tooLong(bytes, q.efa.most, "the MTU of the port")
-		}
-		if rdma && bytes > uint64(q.dev.efa.MaxRDMASize) {
-			return tooLong(bytes, q.dev.efa.MaxRDMASize, "max_rdma_size of the device")
-		}
-		op := efa.Op(wr.Opcode)
-		if (wr.Flags|always)&SendSignaled == 0 {
-			op |= efa.Quiet
-		}
-		peer := efa.Peer{QKey: wr.RemoteQKey, QPN: uint16(wr.RemoteQPN), AH: wr.AH.efa}
-		s := sq.Slot(first + i)
-		s.Start(wr.ID, op, wr.Imm, peer)
-		if rdma {
-			s.SetRDMA(wr.RemoteAddr, wr.RKey)
-		}
-		if len(wr.Inline) > 0 {
-			if len(wr.SGL) > 0 {
-				return errInlineUse
-			}
-			if err := s.AddInline(wr.Inline); err != nil {
-				return efaErr(err, rdma)
-			}
-		}
-		for j := range wr.SGL {
-			e := &wr.SGL[j]
-			if e.outside {
-				return ErrSGERange
-			}
-			if err := s.AddSGE(e.Addr, e.Length, e.LKey); err != nil {
-				return efaErr(err, rdma)
-			}
-		}
-		s.Finish()
 	}
 	return nil
 }
 
-// tooLong is the error of a message of too many bytes.
-func tooLong(bytes uint64, most uint32, what string) error {
-	return &reason{fmt.Sprintf("%s: %d bytes, allowed: up to %d, %s", errTooLong, bytes, most, what), errTooLong}
+// encodeSlotEfa writes a work request of any kind.
+func (q *QP) encodeSlotEfa(i int, wr *SendWR, ops uint32) error {
+	if !wr.opIn(ops) || wr.AH == nil || wr.AH.dev != q.dev || wr.AH.closed.Load() {
+		return errNeedsBuilder
+	}
+	if wr.RemoteQPN > 0xffff {
+		return &reason{fmt.Sprintf("%s: %d, allowed: 0 to 65535", errQPN16, wr.RemoteQPN), errQPN16}
+	}
+	if wr.Flags&SendFence != 0 {
+		return errNoFence
+	}
+	rdma, what := false, "the MTU of the port"
+	if wr.Opcode != WRSend && wr.Opcode != WRSendWithImm {
+		rdma, what = true, "max_rdma_size of the device"
+	}
+	if bytes, limit := sglBytes(wr.SGL)+uint64(len(wr.Inline)), q.efa.limits[wr.Opcode&7]; bytes >= limit {
+		return &reason{fmt.Sprintf("%s: %d bytes, allowed: up to %d, %s", errTooLong, bytes, limit-1, what), errTooLong}
+	}
+	s := q.efa.sq.Slot(i)
+	s.Start(wr.ID, efa.Op(wr.Opcode)|quietEfa(wr.Flags|q.always), efa.NewPeer(wr.RemoteQKey, uint16(wr.RemoteQPN), wr.AH.efa).WithImm(wr.Imm))
+	if rdma {
+		s.SetRDMA(wr.RemoteAddr, wr.RKey)
+	}
+	if len(wr.Inline) > 0 {
+		if len(wr.SGL) > 0 {
+			return errInlineUse
+		}
+		if err := s.AddInline(wr.Inline); err != nil {
+			return efaErr(err, rdma)
+		}
+	}
+	for j := range wr.SGL {
+		e := &wr.SGL[j]
+		if e.outside {
+			return ErrSGERange
+		}
+		if err := s.AddSGE(e.Addr, e.Length, e.LKey); err != nil {
+			return efaErr(err, rdma)
+		}
+	}
+	s.Finish()
+	return nil
 }
 
 // efaErrs are the errors of queues with the exported ones.
@@ -404,8 +422,10 @@ func (efaDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
 	if q.efa == nil || q.efa.sq == nil {
 		return sentWR{}, false
 	}
+	q.sendCQ.efa.mu.Lock() // a Reset replaces the queue
 	i, ok := q.efa.sq.Find(id)
-	s := sentWR{op: WROpcode(i.Op &^ efa.Quiet), length: i.Length, sges: efaSGEs(i.SGEs), qpn: uint32(i.Peer.QPN), qkey: i.Peer.QKey, ah: i.Peer.AH, raddr: i.RemoteAddr, rkey: i.RKey}
+	q.sendCQ.efa.mu.Unlock()
+	s := sentWR{op: WROpcode(i.Op &^ efa.Quiet), length: i.Length, sges: efaSGEs(i.SGEs), qpn: i.Peer.QPN(), qkey: i.Peer.QKey(), ah: i.Peer.AH(), raddr: i.RemoteAddr, rkey: i.RKey}
 	return s, ok
 }
 

@@ -387,6 +387,112 @@ func TestEfaArm(t *testing.T) {
 	}
 }
 
+// TestEfaWhole: the calls of the builder that add a whole work request write what PostSend does, for the destination of
+// the last To, or have its error.
+func TestEfaWhole(t *testing.T) {
+	r := newEfaRig(t, QPOptions{MaxInline: 80}, CQOptions{})
+	data := []byte("inline data")
+	other := &AH{object: object{dev: r.dev}}
+	other.efa = 0x4321
+	i := 0
+	same := func(wr SendWR, b *SendBuilder, add func()) {
+		t.Helper()
+		must(t, r.qp.PostSend(wr))
+		request := func(i int) []byte { return append(slices.Clone(r.sent(2*i)), r.sent(2*i+1)...) } // of 128 bytes
+		want := request(i)
+		r.qp.BeginSend()
+		b.To(wr.AH, wr.RemoteQPN, wr.RemoteQKey)
+		add()
+		if b.staged || b.wr[0].Opcode != 0 {
+			t.Errorf("%s was staged", wr.Opcode)
+		}
+		must(t, b.Post())
+		got := request(i + 1)
+		got[0], want[0] = 0, 0 // the request ID
+		if i += 2; !slices.Equal(got, want) {
+			t.Errorf("%s of a builder is\n% x, want\n% x", wr.Opcode, got, want)
+		}
+	}
+	for _, wr := range []SendWR{r.to, {ID: 9, Flags: 0, SGL: r.to.SGL, AH: other, RemoteQPN: 1, RemoteQKey: 2, RemoteAddr: 3, RKey: 4}} {
+		b, sge := &r.qp.builder, wr.SGL[0]
+		wr.Opcode = WRSend
+		same(wr, b, func() { b.SendSGE(wr.ID, wr.Flags, sge) })
+		wr.Opcode = WRRDMAWrite
+		same(wr, b, func() { b.WriteSGE(wr.ID, wr.Flags, wr.RemoteAddr, wr.RKey, sge) })
+		wr.Opcode = WRRDMARead
+		same(wr, b, func() { b.ReadSGE(wr.ID, wr.Flags, wr.RemoteAddr, wr.RKey, sge) })
+		wr.Opcode, wr.SGL, wr.Inline = WRSend, nil, data
+		same(wr, b, func() { b.SendInline(wr.ID, wr.Flags, data) })
+		wr.Opcode = WRRDMAWrite
+		same(wr, b, func() { b.WriteInline(wr.ID, wr.Flags, wr.RemoteAddr, wr.RKey, data) })
+	}
+	gone := &AH{object: object{dev: r.dev}}
+	gone.closed.Store(true)
+	for name, c := range map[string]struct {
+		ah    *AH
+		qpn   uint32
+		flags SendFlags
+		sge   SGE
+		want  error
+	}{
+		"no AH": {nil, 1, 0, SGE{LKey: 1}, errNoAddress}, "closed": {gone, 1, 0, SGE{LKey: 1}, errNoAddress}, "foreign": {&AH{object: object{dev: &Device{}}}, 1, 0, SGE{LKey: 1}, errForeignAH},
+		"QPN": {other, 1 << 16, 0, SGE{LKey: 1}, errQPN16}, "fence": {other, 1, SendFence, SGE{LKey: 1}, errNoFence}, "key": {other, 1, 0, SGE{LKey: 1 << 24}, errKey24},
+		"long": {other, 1, 0, SGE{Length: 8929, LKey: 1}, errTooLong}, "outside": {other, 1, 0, SGE{outside: true}, ErrSGERange}, "flags": {other, 1, 1 << 7, SGE{}, errSendFlags},
+	} {
+		b := r.qp.BeginSend()
+		b.To(r.to.AH, 1, 1)
+		b.SendSGE(1, 0, r.to.SGL[0])
+		b.To(c.ah, c.qpn, 1)
+		b.SendSGE(2, c.flags, c.sge)
+		b.SendSGE(3, 0, r.to.SGL[0])
+		if p, ok := errors.AsType[*PostError](b.Post()); !ok || p.Index != 1 || !errors.Is(p, c.want) {
+			t.Errorf("%s: %v, want %v", name, p, c.want)
+		}
+	}
+	if n := r.bell("sq"); n != uint32(i) {
+		t.Errorf("the doorbell says %d, want %d: requests of refused batches", n, i)
+	}
+	b := r.qp.BeginSend()
+	b.To(other, 1, 1)
+	for range 64 - i + 1 {
+		b.SendSGE(1, 0, r.to.SGL[0])
+	}
+	if err := b.Post(); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("one more than there is room for: %v", err)
+	}
+	if b.To(other, 1, 1); b.room != 0 {
+		t.Errorf("without BeginSend there is room for %d whole requests, want 0", b.room)
+	}
+	b.Abandon()
+}
+
+// TestEfaBuilderReset: a batch that was begun before a Reset is refused, whole requests that are added meanwhile are no
+// race, and the queue is as a new one afterwards.
+func TestEfaBuilderReset(t *testing.T) {
+	r := newEfaRig(t, QPOptions{}, CQOptions{})
+	for range 20 {
+		must(t, r.qp.Modify(QPAttr{State: ib.QPReset}, AttrState))
+		r.qp.state.Store(uint32(ib.QPRTS))
+		b := r.qp.BeginSend()
+		b.To(r.to.AH, 1, 1)
+		done := make(chan error)
+		go func() { done <- r.qp.Modify(QPAttr{State: ib.QPReset}, AttrState) }()
+		for range 32 {
+			b.SendSGE(1, 0, r.to.SGL[0])
+			runtime.Gosched()
+		}
+		must(t, <-done)
+		if err := b.Post(); !errors.Is(err, ErrState) {
+			t.Fatalf("a batch from before a reset: %v", err)
+		}
+		r.qp.state.Store(uint32(ib.QPRTS))
+		must(t, r.qp.PostSend(slices.Repeat([]SendWR{r.to}, 64)...))
+		if n := r.bell("sq"); n != 64 {
+			t.Fatalf("the doorbell says %d, want 64", n)
+		}
+	}
+}
+
 // TestEfaAllocatesNothing holds the data path to what it promises.
 func TestEfaAllocatesNothing(t *testing.T) {
 	r := newEfaRig(t, QPOptions{MaxSendSGE: 2}, CQOptions{})

@@ -212,22 +212,37 @@ func (h *hotRing) hotPaths(tb testing.TB) []hotPath {
 		}
 		return b.Post()
 	})
-	if !srd {
-		sends("onecall/inline/n=32", hotBatch, func() error {
-			b := h.qp.BeginSend()
-			for i := range hotBatch {
-				b.SendInline(uint64(i), SendSignaled, inline.Inline)
-			}
-			return b.Post()
-		})
-		sends("onecall/sge/n=32", hotBatch, func() error {
-			b := h.qp.BeginSend()
-			for i := range hotBatch {
-				b.SendSGE(uint64(i), SendSignaled, sgl[0])
-			}
-			return b.Post()
-		})
+	begin := func() *SendBuilder {
+		b := h.qp.BeginSend()
+		if srd {
+			b.To(h.to.AH, h.to.RemoteQPN, h.to.RemoteQKey)
+		}
+		return b
 	}
+	sends("onecall/inline/n=32", hotBatch, func() error {
+		b := begin()
+		for i := range hotBatch {
+			b.SendInline(uint64(i), SendSignaled, inline.Inline)
+		}
+		return b.Post()
+	})
+	sends("onecall/sge/n=32", hotBatch, func() error {
+		b := begin()
+		for i := range hotBatch {
+			b.SendSGE(uint64(i), SendSignaled, sgl[0])
+		}
+		return b.Post()
+	})
+	sends("onecall/sge/n=1", hotSingles, func() error {
+		for i := range hotSingles {
+			b := begin()
+			b.SendSGE(uint64(i), SendSignaled, sgl[0])
+			if err := b.Post(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	all = append(all, hotPath{h.driver + "/recv/n=1", hotSingles, func() {}, func() error {
 		for range hotSingles {
 			if err := h.qp.PostRecv(0, sgl...); err != nil {

@@ -179,7 +179,9 @@ func TestBuilderMisused(t *testing.T) {
 	}{
 		"SGE before all":        {rc, func(b *SendBuilder) { b.SGE(u.mr.SGE(0, 1)) }, 0, errNothingBegun},
 		"inline before all":     {rc, func(b *SendBuilder) { b.Inline([]byte{1}) }, 0, errNothingBegun},
-		"address before all":    {ud, func(b *SendBuilder) { b.To(ah, 1, 1) }, 0, errNothingBegun},
+		"address of others":     {ud, func(b *SendBuilder) { b.To(ah, 1, 1); b.SendInline(1, 0, []byte{1}) }, 1, errNoAddress},
+		"no address of a whole": {ud, func(b *SendBuilder) { b.SendInline(1, 0, []byte{1}) }, 0, errNoAddress},
+		"address of RC before":  {rc, func(b *SendBuilder) { b.To(ah, 1, 1) }, 0, errNotDatagram},
 		"SRQ before all":        {rc, func(b *SendBuilder) { b.ToSRQ(1) }, 0, errNothingBegun},
 		"address of RC":         {rc, func(b *SendBuilder) { b.Send(1, 0); b.To(ah, 1, 1) }, 0, errNotDatagram},
 		"SRQ of RC":             {rc, func(b *SendBuilder) { b.Send(1, 0); b.ToSRQ(1) }, 0, errNotXRC},
@@ -205,8 +207,15 @@ func TestBuilderMisused(t *testing.T) {
 	b.To(ah, ud.QPN(), 5)
 	b.SGE()
 	must(t, b.Post())
-	if wc := u.next(); wc.ID != 1 || wc.Status != WCSuccess {
-		t.Errorf("completion %+v", wc)
+	b = ud.BeginSend()
+	b.To(ah, ud.QPN(), 5)
+	b.SendSGE(2, SendSignaled, u.mr.SGE(0, 1))
+	b.SendInline(3, SendSignaled, []byte{1})
+	must(t, b.Post())
+	for id := range uint64(3) {
+		if wc := u.next(); wc.ID != id+1 || wc.Status != WCSuccess {
+			t.Errorf("completion %+v, want one of %d", wc, id+1)
+		}
 	}
 }
 

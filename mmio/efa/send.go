@@ -42,6 +42,12 @@ func (p Peer) WithImm(imm uint32) Peer { return Peer{p.qp, p.ah | uint64(imm)} }
 // QPN returns the number of the QP.
 func (p Peer) QPN() uint32 { return uint32(p.qp >> wordQPN) }
 
+// QKey returns the Q_Key.
+func (p Peer) QKey() uint32 { return uint32(p.qp) }
+
+// AH returns the number of the address handle.
+func (p Peer) AH() uint16 { return uint16(p.ah >> 32) }
+
 // A Meta is the operation of a request, and the key of the peer's memory, for RDMA.
 type Meta uint64
 

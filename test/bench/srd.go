@@ -178,12 +178,11 @@ func (d *datagrams) postList(op uverbs.WROpcode) error {
 
 // build posts SENDs one by one with the builder.
 func (d *datagrams) build() error {
-	wr := &d.wr
+	wr, sge := &d.wr, d.wr.SGL[0]
 	for i := range d.count {
 		b := d.qp.BeginSend()
-		b.Send(uint64(i), 0)
 		b.To(wr.AH, wr.RemoteQPN, wr.RemoteQKey)
-		b.SGE(wr.SGL[0])
+		b.SendSGE(uint64(i), 0, sge)
 		if err := b.Post(); err != nil {
 			return err
 		}
@@ -193,13 +192,12 @@ func (d *datagrams) build() error {
 
 // buildSends posts lists of SENDs with the builder.
 func (d *datagrams) buildSends() error {
-	wr := &d.wr
+	wr, sge := &d.wr, d.wr.SGL[0]
 	for i := 0; i < d.count; i += srdList {
 		b := d.qp.BeginSend()
+		b.To(wr.AH, wr.RemoteQPN, wr.RemoteQKey)
 		for k := range srdList {
-			b.Send(uint64(i+k), 0)
-			b.To(wr.AH, wr.RemoteQPN, wr.RemoteQKey)
-			b.SGE(wr.SGL[0])
+			b.SendSGE(uint64(i+k), 0, sge)
 		}
 		if err := b.Post(); err != nil {
 			return err
@@ -210,13 +208,12 @@ func (d *datagrams) buildSends() error {
 
 // buildReads posts lists of READs with the builder.
 func (d *datagrams) buildReads() error {
-	wr := &d.wr
+	wr, sge := &d.wr, d.wr.SGL[0]
 	for i := 0; i < d.count; i += srdList {
 		b := d.qp.BeginSend()
+		b.To(wr.AH, wr.RemoteQPN, wr.RemoteQKey)
 		for k := range srdList {
-			b.Read(uint64(i+k), 0, wr.RemoteAddr, wr.RKey)
-			b.To(wr.AH, wr.RemoteQPN, wr.RemoteQKey)
-			b.SGE(wr.SGL[0])
+			b.ReadSGE(uint64(i+k), 0, wr.RemoteAddr, wr.RKey, sge)
 		}
 		if err := b.Post(); err != nil {
 			return err
