@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/efa"
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
@@ -59,6 +60,20 @@ type (
 		mlx5 mlx5AH
 		efa  uint16 // the device's number
 	}
+	efaQP struct {
+		send   efa.SendSize
+		recv   efa.RecvSize
+		sq     *efa.SendQueue // guarded by QP.sending, or by mu of the CQ; a Reset takes both to replace it
+		rq     *efa.RecvQueue
+		bells  [2]*mmio.Region
+		limits efaLimits
+
+		unsolicited bool // QPOptions.UnsolicitedWrite
+	}
+	// efaLimits are by WROpcode one more than the bytes that a message may have, and 0 for an operation that the QP
+	// does not have.
+	efaLimits [8]uint64
+
 	pdDrivers struct{ mlx5 *mlx5Register } // of the thread domain of a parent domain, or nil
 )
 
@@ -143,6 +158,14 @@ type directQueue struct {
 // directMeta returns what the queue of mlx5 takes of the operation and the flags of a work request.
 func directMeta(op WROpcode, flags SendFlags) mlx5.Meta {
 	return mlx5.NewMeta(mlx5.Op(op), uint8(flags), 0)
+}
+
+// quietEfa returns the flag of an operation whose request has no SendSignaled.
+func quietEfa(flags SendFlags) efa.Op {
+	if flags&SendSignaled != 0 {
+		return 0
+	}
+	return efa.Quiet
 }
 
 // reserve starts a batch of work requests that are written to the queue at once, without the lock of the send

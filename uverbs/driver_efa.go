@@ -46,20 +46,6 @@ type (
 		efa.Device
 		made atomic.Uint32 // counts queues: the generation of each differs from those before
 	}
-	efaQP struct {
-		send  efa.SendSize
-		recv  efa.RecvSize
-		sq    *efa.SendQueue // guarded by QP.sending, or by mu of the CQ; a Reset takes both to replace it
-		rq    *efa.RecvQueue
-		bells [2]*mmio.Region
-
-		limits      efaLimits
-		unsolicited bool // QPOptions.UnsolicitedWrite
-	}
-	// efaLimits are by WROpcode one more than the bytes that a message may have, and 0 for an operation that the QP
-	// does not have.
-	efaLimits [8]uint64
-
 	efaCQ struct {
 		depth  int
 		bell   *mmio.Region

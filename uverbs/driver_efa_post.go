@@ -33,14 +33,6 @@ func (q *QP) setLimitsEfa(most uint32) {
 	}
 }
 
-// quietEfa returns the flag of an operation whose request has no SendSignaled.
-func quietEfa(flags SendFlags) efa.Op {
-	if flags&SendSignaled != 0 {
-		return 0
-	}
-	return efa.Quiet
-}
-
 // putEfa writes a work request with one SGE or inline data into the queue, as its request i. It returns false, and
 // leaves it to encodeSlotEfa, if the work request is of another kind or wrong.
 //
