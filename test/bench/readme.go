@@ -42,6 +42,7 @@ func writeReadme(args []string, stdout io.Writer) error {
 		if *latest {
 			file = filepath.Join(*root, latestFile)
 		}
+		r.trim()
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o777), save(file, r.writeJSON)); err != nil {
 			return err
 		}
@@ -64,6 +65,15 @@ func writeReadme(args []string, stdout io.Writer) error {
 		return err
 	}
 	return os.WriteFile(path, []byte(before+markdown(runs, hot)+after), 0o666)
+}
+
+// trim leaves of a run the samples of the rows that the tables show.
+func (r *Report) trim() {
+	markdown([]*Report{r}, nil)
+	r.Rows = slices.DeleteFunc(r.Rows, func(row Row) bool { return !row.shown })
+	for i := range r.Rows {
+		r.Rows[i].OursMedian, r.Rows[i].RdmaCoreMedian, r.Rows[i].Ratio = 0, 0, Spread{}
+	}
 }
 
 // shownRuns reads the runs that README.md shows.
@@ -166,10 +176,11 @@ func (r *Report) kernel() string {
 	return r.Kernel
 }
 
-// find returns the row with a name, or one that was not measured.
+// find returns the row with a name, or one that was not measured, for a table that shows it.
 func (r *Report) find(name string) *Row {
 	for i := range r.Rows {
 		if r.Rows[i].Name == name {
+			r.Rows[i].shown = true
 			return &r.Rows[i]
 		}
 	}

@@ -90,6 +90,11 @@ A cell has both medians, the median ratio, and the middle half of the ratios. Le
 			t.Errorf("%q: %v\n%s\nwant\n%s", args, err, got, before+want+after)
 		}
 	}
+	kept, err := os.ReadFile(filepath.Join(dir, shownFile))
+	must(t, err)
+	if !bytes.Contains(kept, []byte(`"count/mrs/n=10/message"`)) || bytes.Contains(kept, []byte("new/row")) || bytes.Contains(kept, []byte("median")) {
+		t.Errorf("want the samples of the rows of the tables alone, have\n%s", kept)
+	}
 	must(t, os.WriteFile(readme, []byte("# x\n"), 0o666))
 	var out, log bytes.Buffer
 	if status := run([]string{"readme", "-root", dir}, &out, &log); status != 1 || !strings.Contains(log.String(), "README.md has no") {

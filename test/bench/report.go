@@ -43,10 +43,12 @@ type Row struct {
 	RdmaCore []float64 `json:"rdma_core"`
 	Error    string    `json:"error,omitempty"`
 
-	// Calculated from the samples.
-	OursMedian     float64 `json:"goverbs_median"`
-	RdmaCoreMedian float64 `json:"rdma_core_median"`
-	Ratio          Spread  `json:"ratio"`
+	// Calculated from the samples, also when a report is read.
+	OursMedian     float64 `json:"goverbs_median,omitzero"`
+	RdmaCoreMedian float64 `json:"rdma_core_median,omitzero"`
+	Ratio          Spread  `json:"ratio,omitzero"`
+
+	shown bool // by a table of README.md
 }
 
 // Directions in which a value is better.
