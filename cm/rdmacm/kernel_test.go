@@ -268,29 +268,6 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// TestDatagrams looks up the QP that takes datagrams.
-func TestDatagrams(t *testing.T) {
-	c := openKernel(t)
-	testenv.NeedsIB(t, "datagrams")
-	testenv.NeedsNoLoss(t, "a peer that loses the answer asks again")
-	_, addr := listen(t, c, UDP, second)
-	id := newID(t, c, UDP)
-	resolve(t, c, id, addr)
-	must(t, id.Connect(ConnParam{PrivateData: []byte("who?")}))
-	request := next(t, c, EventConnectRequest)
-	t.Cleanup(func() { must(t, request.ID.Close()) })
-	if string(request.Param.PrivateData[:4]) != "who?" {
-		t.Errorf("request is %+v", request)
-	}
-	server := newEnd(t, request.ID, ib.UD)
-	must(t, request.ID.Accept(ConnParam{PrivateData: []byte("me"), QPN: server.qp.QPN()}))
-	e := next(t, c, EventEstablished)
-	const defaultQKey = 0x01234567
-	if e.ID != id || e.UD.QPN != server.qp.QPN() || e.UD.QKey != defaultQKey || string(e.Param.PrivateData[:2]) != "me" {
-		t.Errorf("answer is %+v", e)
-	}
-}
-
 // TestErrorMessages: what goes wrong, and what is said of it.
 func TestErrorMessages(t *testing.T) {
 	c := openKernel(t)

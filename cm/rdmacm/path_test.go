@@ -143,14 +143,21 @@ func TestDatagramTraffic(t *testing.T) {
 	_, addr := listen(t, c, UDP, second)
 	id := newID(t, c, UDP)
 	resolve(t, c, id, addr)
-	must(t, id.Connect(ConnParam{}))
+	must(t, id.Connect(ConnParam{PrivateData: []byte("who?")}))
 	request := next(t, c, EventConnectRequest)
 	t.Cleanup(func() { must(t, request.ID.Close()) })
+	if string(request.Param.PrivateData[:4]) != "who?" {
+		t.Errorf("request is %+v", request)
+	}
 	server := newEnd(t, request.ID, ib.UD)
 	server.to(t, ib.QPRTR)
 	server.to(t, ib.QPRTS)
-	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 1000)), request.ID.Accept(ConnParam{QPN: server.qp.QPN()}))
+	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 1000)), request.ID.Accept(ConnParam{PrivateData: []byte("me"), QPN: server.qp.QPN()}))
 	e := next(t, c, EventEstablished)
+	const defaultQKey = 0x01234567
+	if e.ID != id || e.UD.QPN != server.qp.QPN() || e.UD.QKey != defaultQKey || string(e.Param.PrivateData[:2]) != "me" {
+		t.Errorf("answer is %+v", e)
+	}
 	client := newEnd(t, id, ib.UD)
 	client.to(t, ib.QPRTR)
 	client.to(t, ib.QPRTS)
