@@ -41,15 +41,6 @@ func (d *Device) DestroyAH(num uint32) {
 	}
 }
 
-// QueryAH returns the address vector of the handle with a number.
-func (d *Device) QueryAH(num uint32) (AV, syscall.Errno) {
-	ah := d.findAH(num)
-	if ah == nil {
-		return AV{}, syscall.EINVAL
-	}
-	return ah.av, 0
-}
-
 // findAH returns the address handle with a number, or nil.
 func (d *Device) findAH(num uint32) *addressHandle {
 	if num > MaxAH {
