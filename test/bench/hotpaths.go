@@ -40,7 +40,7 @@ var hotColumns = []struct {
 	{"`SendBuilder` with 32, inline", []string{"builder/inline/n=32"}},
 	{"the same, one SGE", []string{"builder/sge/n=32"}},
 	{"`SendInline`, 32", []string{"onecall/inline/n=32"}},
-	{"`SendSGE`, 32", []string{"onecall/sge/n=32"}},
+	{"`SendSGE`", []string{"onecall/sge/n=1", "onecall/sge/n=32"}},
 	{"DCI, 32 to one target, inline", []string{"dci/inline/n=32"}},
 	{"`PostRecv`", []string{"recv/n=1", "recv/n=32"}},
 	{"`Poll` of sends", []string{"poll/send/n=1", "poll/send/n=32"}},

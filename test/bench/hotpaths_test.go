@@ -19,7 +19,7 @@ func TestHotTable(t *testing.T) {
 	for _, driver := range []string{"mlx5", "efa", "rxe", "siw"} {
 		for _, c := range hotColumns {
 			for _, name := range c.names {
-				if driver == "mlx5" || !strings.HasPrefix(name, "dci/") && (driver != "efa" || !strings.HasPrefix(name, "onecall/")) { // which the others do not have
+				if driver == "mlx5" || !strings.HasPrefix(name, "dci/") { // which the others do not have
 					places = append(places, driver+"/"+name)
 				}
 			}
