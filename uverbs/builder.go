@@ -433,7 +433,11 @@ func (b *SendBuilder) Post() error {
 		err = b.post()
 	default:
 		b.Abandon()
-		err = q.ring(n, b.bytes)
+		if q.kind == kindEfa { // as ring, which is a call more
+			q.efa.sq.Publish(n)
+		} else {
+			err = q.ring(n, b.bytes)
+		}
 	}
 	q.sending.Unlock()
 	return err

@@ -60,6 +60,11 @@ func (b *SendBuilder) WriteSGE(id uint64, flags SendFlags, raddr uint64, rkey ui
 // ReadSGE adds an RDMA READ of the peer's memory at raddr into registered memory. It is Read and SGE in one
 // call.
 func (b *SendBuilder) ReadSGE(id uint64, flags SendFlags, raddr uint64, rkey uint32, sge SGE) {
+	if b.queue == nil && !sge.outside && b.direct(flags) && flags&SendFence == 0 && uint64(sge.Length) < b.limits[WRRDMARead] && // as SendSGE
+		b.efa.Put(b.n, id, efa.NewMeta(efa.Read|quietEfa(flags|b.always), rkey), b.peer, raddr, sge.Addr, efa.NewLocal(sge.Length, sge.LKey)) {
+		b.n++
+		return
+	}
 	b.addSGE(id, WRRDMARead, flags, raddr, rkey, &sge)
 }
 

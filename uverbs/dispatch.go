@@ -371,7 +371,12 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	case kindSiw:
 		return c.pollSiw(wcs)
 	case kindEfa:
-		return c.pollEfa(wcs)
+		c.efa.mu.Lock()
+		n, other := c.pollEfa(wcs)
+		if other {
+			return c.pollOtherEfa(wcs, n)
+		}
+		return n, nil
 	}
 	return 0, c.unusable()
 }

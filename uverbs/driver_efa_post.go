@@ -213,17 +213,11 @@ func (efaDriver) vendorText(code uint32) (text string, sure bool) {
 	return fmt.Sprintf("status %d of the device: %s", code, s.text), s.sure
 }
 
-// pollEfa is Poll for efa.
-func (c *CQ) pollEfa(wcs []WC) (int, error) {
-	c.efa.mu.Lock()
-	n, other := c.plainEfa(wcs)
-	if !other {
-		return n, nil
-	}
+// pollOtherEfa goes on with a Poll that pollEfa has left with n completions in wcs.
+func (c *CQ) pollOtherEfa(wcs []WC, n int) (int, error) {
 	for done := c.efa.bad != nil; !done; {
 		if n, done = c.otherEfa(wcs, n); !done {
-			more := 0
-			more, other = c.plainEfa(wcs[n:])
+			more, other := c.pollEfa(wcs[n:])
 			if n += more; !other {
 				return n, nil
 			}
@@ -232,11 +226,11 @@ func (c *CQ) pollEfa(wcs []WC) (int, error) {
 	return c.polledEfa(n)
 }
 
-// plainEfa moves completions of successful requests of the QP of the last completion into wcs, and drops those of
+// pollEfa is Poll for efa: it moves completions of successful requests of the QP of the last completion into wcs, and drops those of
 // requests without SendSignaled: the device completes every request. On amd64 it calls no function before the doorbell,
-// so that the compiler keeps its variables in registers. The caller has locked mu. If the result is true, otherEfa must go
-// on. Otherwise mu is unlocked.
-func (c *CQ) plainEfa(wcs []WC) (int, bool) {
+// so that the compiler keeps its variables in registers. The caller has locked mu. If the result is true, pollOtherEfa must
+// go on. Otherwise mu is unlocked.
+func (c *CQ) pollEfa(wcs []WC) (int, bool) {
 	x, n := c.efa, uint(0)
 	if x.bad != nil {
 		return 0, true
@@ -297,12 +291,12 @@ func (c *CQ) plainEfa(wcs []WC) (int, bool) {
 	if x.several || c.closed.Load() { // a CQ that is closed may have been unmapped before it was read
 		return int(n), true
 	}
-	x.ring.Release()
+	x.ring.ReleaseOne()
 	x.mu.Unlock()
 	return int(n), false
 }
 
-// otherEfa handles the next completion, if plainEfa has left it, or makes plainEfa ready for it. wcs has n completions
+// otherEfa handles the next completion, if pollEfa has left it, or makes pollEfa ready for it. wcs has n completions
 // already; the first result is how many it has then. The second one is true if Poll ends. The caller has locked mu.
 func (c *CQ) otherEfa(wcs []WC, n int) (int, bool) {
 	x := c.efa

@@ -14,7 +14,7 @@ type CompQueue struct {
 	rings []CompRing
 	turn  *CompRing // the ring whose turn it is
 	told  uint32    // entries of all rings that were released
-	seq   uint32    // number of events, by which the device recognizes outdated requests
+	seq   uint32    // number of events, in its place in the doorbell, by which the device recognizes outdated requests
 	bell  *uint32
 }
 
@@ -89,7 +89,7 @@ func (r *CompRing) Advance() {
 }
 
 // Event counts an event that was delivered. The device ignores requests from before the event.
-func (q *CompQueue) Event() { q.seq++ }
+func (q *CompQueue) Event() { q.seq = (q.seq + 1<<bellSeqShift) & (3 << bellSeqShift) }
 
 // A CQE is a completion. Its methods but Source have what they return from the time of Look.
 type CQE struct {

@@ -195,10 +195,12 @@ var doorbells = map[string][][]string{
 		{callOf + `(` + toDevice + `)`, recordStore, fenced},
 		{callOf + `(` + toDevice + `)`, recordStore, callOf + "mmio.StartWC", copied, copied, callOf + "mmio.FlushWC"},
 	},
-	"mmio/mlx5.(*CompQueue).ringArm": {{recordStore, fenced}},
-	"mmio/efa.(*SendQueue).Publish":  {{callOf + "mmio.CopyAndRing"}},
-	"mmio/efa.(*RecvQueue).Publish":  {{callOf + `(` + toDevice + `)`, store32}},
-	"mmio/efa.(*CompQueue).tell":     {{callOf + `(` + toDevice + `)`, store32}},
+	"mmio/mlx5.(*CompQueue).ringArm":   {{recordStore, fenced}},
+	"mmio/efa.(*SendQueue).Publish":    {{callOf + "mmio.CopyAndRing"}},
+	"mmio/efa.(*RecvQueue).Publish":    {{callOf + `(` + toDevice + `)`, store32}},
+	"mmio/efa.(*SendQueue).hand":       {{callOf + "mmio.CopyAndRing"}},
+	"mmio/efa.(*CompQueue).tell":       {{callOf + `(` + toDevice + `)`, store32}},
+	"mmio/efa.(*CompQueue).ReleaseOne": {{callOf + `(` + toDevice + `)`, store32}},
 }
 
 // others are the doorbells that are a record alone. They are inlined, so that these are the
