@@ -21,9 +21,9 @@ func (b *SendBuilder) SendInline(id uint64, flags SendFlags, data []byte) {
 func (b *SendBuilder) SendSGE(id uint64, flags SendFlags, sge SGE) {
 	if !sge.outside && b.direct(flags) {
 		if b.queue == nil {
-			// Not putEfa, which is a call more.
-			if flags&SendFence == 0 && uint64(sge.Length) < b.limits[WRSend] &&
-				b.efa.Put(b.n, id, efa.NewMeta(efa.Send|quietEfa(flags|b.always), 0), b.peer, 0, sge.Addr, efa.NewLocal(sge.Length, sge.LKey)) {
+			// Not putEfa, which is a call more. Put refuses nothing that is checked here.
+			if flags&SendFence == 0 && sge.LKey <= efa.MaxKey && uint64(sge.Length) < b.limits[WRSend] {
+				b.efa.Put(b.n, id, efa.NewMeta(efa.Send|quietEfa(flags|b.always), 0), b.peer, 0, sge.Addr, efa.NewLocal(sge.Length, sge.LKey))
 				b.n++
 				return
 			}
@@ -60,8 +60,8 @@ func (b *SendBuilder) WriteSGE(id uint64, flags SendFlags, raddr uint64, rkey ui
 // ReadSGE adds an RDMA READ of the peer's memory at raddr into registered memory. It is Read and SGE in one
 // call.
 func (b *SendBuilder) ReadSGE(id uint64, flags SendFlags, raddr uint64, rkey uint32, sge SGE) {
-	if b.queue == nil && !sge.outside && b.direct(flags) && flags&SendFence == 0 && uint64(sge.Length) < b.limits[WRRDMARead] && // as SendSGE
-		b.efa.Put(b.n, id, efa.NewMeta(efa.Read|quietEfa(flags|b.always), rkey), b.peer, raddr, sge.Addr, efa.NewLocal(sge.Length, sge.LKey)) {
+	if b.queue == nil && !sge.outside && b.direct(flags) && flags&SendFence == 0 && sge.LKey <= efa.MaxKey && uint64(sge.Length) < b.limits[WRRDMARead] { // as SendSGE
+		b.efa.Put(b.n, id, efa.NewMeta(efa.Read|quietEfa(flags|b.always), rkey), b.peer, raddr, sge.Addr, efa.NewLocal(sge.Length, sge.LKey))
 		b.n++
 		return
 	}

@@ -249,8 +249,8 @@ func (c *CQ) pollEfa(wcs []WC) (int, bool) {
 			if sq == nil || sq.Stale(id) {
 				return int(n), true
 			}
-			p := sq.At(id)
-			if !p.Waits() {
+			var p efa.Posted
+			if p = sq.At(id); !p.Waits() {
 				return int(n), true
 			}
 			ring.Advance()
@@ -268,8 +268,8 @@ func (c *CQ) pollEfa(wcs []WC) (int, bool) {
 			if e.Outcome() != efa.Received || rq == nil || rq.Stale(id) {
 				return int(n), true
 			}
-			p := rq.At(id)
-			if !p.Waits() {
+			var p efa.Posted
+			if p = rq.At(id); !p.Waits() {
 				return int(n), true
 			}
 			ring.Advance()

@@ -127,8 +127,8 @@ func (p Posted) Waits() bool {
 // Preconditions: Stale returns false for it.
 func (s *slots) At(reqID uint16) (p Posted) {
 	p.index = uint32(reqID) ^ s.gen
-	p.slot = s.slot(p.index)
-	p.published = s.published.Acquire() // pairs with Release in publish
+	p.slot = (*slot)(unsafe.Add(s.all, uintptr(p.index)*unsafe.Sizeof(slot{}))) // not by slot, which is an instruction more
+	p.published = s.published.Acquire()                                         // pairs with Release in publish
 	p.state = p.slot.state.Load()
 	return p
 }
