@@ -433,11 +433,7 @@ func (b *SendBuilder) Post() error {
 		err = b.post()
 	default:
 		b.Abandon()
-		if q.kind == kindEfa { // as ring, which is a call more
-			q.efa.sq.Publish(n)
-		} else {
-			err = q.ring(n, b.bytes)
-		}
+		err = q.ring(n, b.bytes)
 	}
 	q.sending.Unlock()
 	return err

@@ -371,12 +371,7 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	case kindSiw:
 		return c.pollSiw(wcs)
 	case kindEfa:
-		c.efa.mu.Lock()
-		n, other := c.pollEfa(wcs)
-		if other {
-			return c.pollOtherEfa(wcs, n)
-		}
-		return n, nil
+		return c.pollEfa(wcs)
 	}
 	return 0, c.unusable()
 }

@@ -213,24 +213,41 @@ func (efaDriver) vendorText(code uint32) (text string, sure bool) {
 	return fmt.Sprintf("status %d of the device: %s", code, s.text), s.sure
 }
 
-// pollOtherEfa goes on with a Poll that pollEfa has left with n completions in wcs.
-func (c *CQ) pollOtherEfa(wcs []WC, n int) (int, error) {
-	for done := c.efa.bad != nil; !done; {
+// pollEfa is Poll for efa.
+func (c *CQ) pollEfa(wcs []WC) (int, error) {
+	x := c.efa
+	x.mu.Lock()
+	n, other := c.plainEfa(wcs)
+	if !other {
+		return n, nil
+	}
+	for done := x.bad != nil; !done; {
 		if n, done = c.otherEfa(wcs, n); !done {
-			more, other := c.pollEfa(wcs[n:])
+			more := 0
+			more, other = c.plainEfa(wcs[n:])
 			if n += more; !other {
 				return n, nil
 			}
 		}
 	}
-	return c.polledEfa(n)
+	x.ring.Turn() // the next Poll begins with another ring
+	x.ring.Release()
+	var err error
+	if n == 0 {
+		err, x.bad = x.bad, nil
+	}
+	x.mu.Unlock()
+	if c.closed.Load() {
+		return 0, c.errClosed()
+	}
+	return n, err
 }
 
-// pollEfa is Poll for efa: it moves completions of successful requests of the QP of the last completion into wcs, and drops those of
+// plainEfa moves completions of successful requests of the QP of the last completion into wcs, and drops those of
 // requests without SendSignaled: the device completes every request. On amd64 it calls no function before the doorbell,
-// so that the compiler keeps its variables in registers. The caller has locked mu. If the result is true, pollOtherEfa must
-// go on. Otherwise mu is unlocked.
-func (c *CQ) pollEfa(wcs []WC) (int, bool) {
+// so that the compiler keeps its variables in registers. The caller has locked mu. If the result is true, otherEfa must go
+// on. Otherwise mu is unlocked.
+func (c *CQ) plainEfa(wcs []WC) (int, bool) {
 	x, n := c.efa, uint(0)
 	if x.bad != nil {
 		return 0, true
@@ -296,7 +313,7 @@ func (c *CQ) pollEfa(wcs []WC) (int, bool) {
 	return int(n), false
 }
 
-// otherEfa handles the next completion, if pollEfa has left it, or makes pollEfa ready for it. wcs has n completions
+// otherEfa handles the next completion, if plainEfa has left it, or makes plainEfa ready for it. wcs has n completions
 // already; the first result is how many it has then. The second one is true if Poll ends. The caller has locked mu.
 func (c *CQ) otherEfa(wcs []WC, n int) (int, bool) {
 	x := c.efa
@@ -335,22 +352,6 @@ func (c *CQ) otherEfa(wcs []WC, n int) (int, bool) {
 		}
 	}
 	return n, false
-}
-
-// polledEfa unlocks mu at the end of a Poll that has moved n completions.
-func (c *CQ) polledEfa(n int) (int, error) {
-	x := c.efa
-	x.ring.Turn() // the next Poll begins with another ring
-	x.ring.Release()
-	var err error
-	if n == 0 {
-		err, x.bad = x.bad, nil
-	}
-	x.mu.Unlock()
-	if c.closed.Load() {
-		return 0, c.errClosed()
-	}
-	return n, err
 }
 
 // takeEfa handles a completion of the last QP that pollEfa has left, and reports whether the program gets it.
