@@ -51,8 +51,8 @@ func runUntil(ctx context.Context, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// TestFiles: a command does not wait for the writer of a named pipe after an interrupt, and does not read a file
-// without an end.
+// TestFiles: a command waits neither for the writer of a named pipe nor for what it writes after an interrupt, and
+// does not read a file without an end.
 func TestFiles(t *testing.T) {
 	pipe, picture := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "a.svg")
 	testenv.Must(t, unix.Mkfifo(pipe, 0o600))
@@ -63,7 +63,7 @@ func TestFiles(t *testing.T) {
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, c := range []struct{ args, endless string }{
-		{"top FILE", "line 1: it is longer than 67108864 bytes"},
+		{"top --once FILE", "line 1: it is longer than 67108864 bytes"},
 		{"trace show FILE", "line 1: it is longer than 16777216 bytes"},
 		{"perf plot FILE --output " + picture, "longer than 67108864 bytes"},
 		{"perf send-lat a --plot " + picture + " --overlay FILE", "longer than 67108864 bytes"},
@@ -78,6 +78,26 @@ func TestFiles(t *testing.T) {
 		}
 		if out, err := runUntil(interrupted, args(pipe)...); !errors.Is(err, context.Canceled) {
 			t.Errorf("verbs %s of a named pipe: %v, want context.Canceled\n%s", c.args, err, out)
+		}
+		silent, opened := filepath.Join(t.TempDir(), "pipe"), make(chan *os.File, 1)
+		testenv.Must(t, unix.Mkfifo(silent, 0o600))
+		reading, interrupt := context.WithCancel(t.Context())
+		go func() {
+			defer interrupt()
+			for reading.Err() == nil {
+				if f, err := os.OpenFile(silent, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil { // there is a reader
+					opened <- f
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		if out, err := runUntil(reading, args(silent)...); !errors.Is(err, context.Canceled) {
+			t.Errorf("verbs %s of a silent pipe: %v, want context.Canceled\n%s", c.args, err, out)
+		}
+		interrupt()
+		if len(opened) == 1 {
+			(<-opened).Close()
 		}
 	}
 }
