@@ -110,7 +110,7 @@ how many messages it has received, as the programs of perftest do.`,
 
 // newPerfTest makes the command of a test.
 func newPerfTest(op, metric, does string) *command.Command {
-	o := perfOptions{config: perf.Default(op, metric), local: perf.Local{GID: perf.Auto, CPU: perf.Auto}}
+	o := perfOptions{config: perf.Default(op, metric), local: perf.Local{GID: perf.Auto, CPU: perf.Auto}, limits: "sw"}
 	c := &o.config
 	program := perftest.Test{Op: op, Latency: metric == perf.Lat}.Program()
 	cmd := &command.Command{
@@ -161,7 +161,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		command.DefaultIs(f, "list", "as many as there is room for, up to 64, on iWARP up to 1 MiB; with --rate 1")
 		command.DefaultIs(f, "moderate", "100, 1 above 8 KiB, or --list")
 		f.StringVar(&o.rate, "rate", "", "limit each side to this `RATE`: messages per second, or with a suffix Gb, Mb or MiB per second")
-		f.StringVar(&o.limits, "rate-type", "sw", "`WHO` keeps to --rate, this program or on InfiniBand the device, for each queue pair: sw, hw")
+		f.StringVar(&o.limits, "rate-type", o.limits, "`WHO` keeps to --rate, this program or on InfiniBand the device, for each queue pair: sw, hw")
 		f.BoolVar(&c.Endless, "run-infinitely", false, "measure until interrupted, with a line on standard error each --duration; a server may end it earlier (--max-time)")
 		if c.Op == perf.Send {
 			f.BoolVarP(&o.mcg, "mcg", "g", false, "send datagrams to a multicast group of RoCE, which the server joins (serve --allow-mcg); implies --type ud")
@@ -434,7 +434,7 @@ func (o *perfOptions) settle() error {
 			return err
 		}
 	}
-	if o.config.Rate.Hardware = o.limits == "hw"; !slices.Contains([]string{"", "sw", "hw"}, o.limits) || o.rate == "" && o.config.Rate.Hardware {
+	if o.config.Rate.Hardware = o.limits == "hw"; !slices.Contains([]string{"sw", "hw"}, o.limits) || o.rate == "" && o.config.Rate.Hardware {
 		return fmt.Errorf("--rate-type is %s, allowed: sw, and hw with --rate", peertext.Quote(o.limits))
 	}
 	switch o.config.AtomicType { // perftest's words

@@ -252,8 +252,10 @@ func (c *Config) Validate() error {
 	case !c.Rate.Hardware:
 	case c.Rate.static() == ib.RateMax:
 		return field("rate", fmt.Sprintf("%g %s", c.Rate.Value, c.Rate.Unit), "with --rate-type hw the rates of InfiniBand: 2.5Gb, 5Gb, 10Gb, 20Gb, 25Gb, 40Gb, 50Gb, 100Gb and others")
-	case c.CM || c.datagrams() || c.Type == DC:
-		return fmt.Errorf("--rate-type is hw, allowed: sw with --cm and --type %s, as the path of a queue pair has the rate", c.Type)
+	case c.CM:
+		return errors.New("--rate-type is hw, allowed: sw with --cm, as the connection manager chooses the path, which has the rate")
+	case c.datagrams() || c.Type == DC:
+		return fmt.Errorf("--rate-type is hw, allowed: sw with --type %s, as the path of a queue pair has the rate", c.Type)
 	}
 	return c.validateMetric()
 }
@@ -559,15 +561,19 @@ func (r Rate) validate() error {
 	return nil
 }
 
-// static returns the rate of InfiniBand that the device is to keep to, or RateMax if there is none. Signals are up to
-// 6.25 % faster than what its name says.
+// staticRates are the rates of InfiniBand by their names, in Gbit/s. Signals are up to 6.25 % faster.
+var staticRates = map[float64]ib.StaticRate{
+	2.5: ib.Rate2500M, 5: ib.Rate5G, 10: ib.Rate10G, 14: ib.Rate14G, 20: ib.Rate20G, 25: ib.Rate25G, 28: ib.Rate28G, 30: ib.Rate30G,
+	40: ib.Rate40G, 50: ib.Rate50G, 56: ib.Rate56G, 60: ib.Rate60G, 80: ib.Rate80G, 100: ib.Rate100G, 112: ib.Rate112G, 120: ib.Rate120G,
+	168: ib.Rate168G, 200: ib.Rate200G, 300: ib.Rate300G, 400: ib.Rate400G, 600: ib.Rate600G, 800: ib.Rate800G, 1200: ib.Rate1200G,
+}
+
+// static returns the rate of InfiniBand that the device is to keep to, or RateMax if there is none.
 func (r Rate) static() ib.StaticRate {
-	for s := ib.Rate2500M; r.Hardware && r.Unit == Gigabits && s <= ib.Rate1200G; s++ {
-		if mbps := float64(s.Mbps()); mbps >= 1000*r.Value && mbps <= 1062.5*r.Value {
-			return s
-		}
+	if !r.Hardware || r.Unit != Gigabits {
+		return ib.RateMax
 	}
-	return ib.RateMax
+	return staticRates[r.Value]
 }
 
 // gap returns the time for n messages of a size; 0 without a limit.

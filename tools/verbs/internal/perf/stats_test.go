@@ -132,7 +132,7 @@ func TestRate(t *testing.T) {
 			t.Errorf("%s: %d messages of %d bytes take %s, %v, want %s", c.text, c.n, c.size, got, err, c.want)
 		}
 	}
-	for gb, want := range map[float64]ib.StaticRate{2.5: ib.Rate2500M, 10: ib.Rate10G, 14: ib.Rate14G, 25: ib.Rate25G, 28: ib.Rate28G, 50: ib.Rate50G, 100: ib.Rate100G, 1200: ib.Rate1200G, 12: ib.RateMax} {
+	for gb, want := range map[float64]ib.StaticRate{2.5: ib.Rate2500M, 10: ib.Rate10G, 14: ib.Rate14G, 25: ib.Rate25G, 28: ib.Rate28G, 50: ib.Rate50G, 100: ib.Rate100G, 1200: ib.Rate1200G, 12: ib.RateMax, 9.5: ib.RateMax, 98: ib.RateMax} {
 		if r := (Rate{gb, Gigabits, true}); r.static() != want || r.gap(1, 1) != 0 {
 			t.Errorf("%g Gb in hardware are %s, want %s", gb, r.static(), want)
 		}
