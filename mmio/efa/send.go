@@ -98,8 +98,6 @@ const (
 	wqeData   = 32 // entries or inline data; behind the peer's memory, of RDMA
 	sgeSize   = 16
 
-	controlPhaseBit = 8
-
 	wordControl = 16 // position in the first word
 	wordQPN     = 32
 	wordLength  = 48
