@@ -79,26 +79,23 @@ func TestFiles(t *testing.T) {
 		if out, err := runUntil(interrupted, args(pipe)...); !errors.Is(err, context.Canceled) {
 			t.Errorf("verbs %s of a named pipe: %v, want context.Canceled\n%s", c.args, err, out)
 		}
-		silent, opened := filepath.Join(t.TempDir(), "pipe"), make(chan *os.File, 1)
+		silent := filepath.Join(t.TempDir(), "pipe")
 		testenv.Must(t, unix.Mkfifo(silent, 0o600))
+		f, err := os.OpenFile(silent, os.O_RDWR, 0)
+		testenv.Must(t, err)
+		_, err = f.WriteString("{")
+		testenv.Must(t, err)
 		reading, interrupt := context.WithCancel(t.Context())
 		go func() {
-			defer interrupt()
-			for reading.Err() == nil {
-				if f, err := os.OpenFile(silent, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil { // there is a reader
-					opened <- f
-					return
-				}
-				time.Sleep(time.Millisecond)
+			for n := 1; n > 0; time.Sleep(time.Millisecond) { // until it is read
+				n, _ = unix.IoctlGetInt(int(f.Fd()), unix.TIOCINQ)
 			}
+			interrupt()
 		}()
 		if out, err := runUntil(reading, args(silent)...); !errors.Is(err, context.Canceled) {
 			t.Errorf("verbs %s of a silent pipe: %v, want context.Canceled\n%s", c.args, err, out)
 		}
-		interrupt()
-		if len(opened) == 1 {
-			(<-opened).Close()
-		}
+		f.Close()
 	}
 }
 

@@ -115,12 +115,13 @@ func NewReader(r io.Reader) (*Reader, error) {
 }
 
 func (r *Reader) next() ([]byte, error) {
-	if !r.s.Scan() {
-		if err := r.s.Err(); err == bufio.ErrTooLong {
-			return nil, fmt.Errorf("line %d: it is longer than %d bytes", r.line+1, maxLine)
-		} else if err != nil {
-			return nil, fmt.Errorf("line %d: %w", r.line+1, err)
-		}
+	ok := r.s.Scan() // also with what precedes an error
+	if err := r.s.Err(); err == bufio.ErrTooLong {
+		return nil, fmt.Errorf("line %d: it is longer than %d bytes", r.line+1, maxLine)
+	} else if err != nil {
+		return nil, fmt.Errorf("line %d: %w", r.line+1, err)
+	}
+	if !ok {
 		return nil, ErrCut
 	}
 	r.line++

@@ -122,13 +122,14 @@ func NewRecord(name string, r io.Reader) *Record {
 // the disk was full.
 func (r *Record) Next() (*Reading, error) {
 	r.line++
+	ok := r.lines.Scan() // also with what precedes an error
 	switch {
-	case r.lines.Scan():
-		return r.decode(r.lines.Bytes())
 	case r.lines.Err() == bufio.ErrTooLong:
 		return nil, r.errorf("it is longer than %d bytes", maxLine)
 	case r.lines.Err() != nil:
 		return nil, r.errorf("%w", r.lines.Err())
+	case ok:
+		return r.decode(r.lines.Bytes())
 	case r.line == 1:
 		return nil, fmt.Errorf("%s is empty; verbs top --record writes a record", r.name)
 	}

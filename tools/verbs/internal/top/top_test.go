@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/iotest"
 	"time"
 	"unicode/utf8"
 
@@ -329,6 +330,13 @@ func TestRecordErrors(t *testing.T) {
 		if !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", c.text, err, c.want)
 		}
+	}
+	broken := errors.New("broken") // is not the end of the file
+	r := NewRecord("r.json", io.MultiReader(strings.NewReader(good+"{"), iotest.ErrReader(broken)))
+	_, err := r.Next()
+	testenv.Must(t, err)
+	if _, err := r.Next(); !errors.Is(err, broken) {
+		t.Errorf("error is %v, want %v", err, broken)
 	}
 }
 
