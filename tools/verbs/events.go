@@ -447,23 +447,36 @@ type interfacesUp map[int]bool
 // look reads which they are, and returns the events of those that have changed. Without an answer,
 // the next change of each is an event.
 func (up interfacesUp) look() (rows []eventRow) {
-	all, _ := net.Interfaces()
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	now := interfacesUp{}
 	for _, i := range all {
-		if row, ok := up.set(i.Index, i.Flags&net.FlagUp != 0 && i.Flags&net.FlagRunning != 0); ok {
-			rows = append(rows, row)
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagRunning != 0 {
+			now[i.Index] = true
+		}
+	}
+	for _, some := range []interfacesUp{up, now} {
+		for index := range some {
+			if row, ok := up.set(index, now[index]); ok {
+				rows = append(rows, row)
+			}
 		}
 	}
 	return rows
 }
 
-// set returns the event of a network interface, and whether it has changed.
+// set returns the event of a network interface, and whether it has changed. It keeps those that are up.
 func (up interfacesUp) set(index int, now bool) (row eventRow, ok bool) {
 	row = eventRow{Event: "NETDEV_DOWN", NetdevIndex: index}
+	ok = now != up[index]
 	if now {
 		row.Event = "NETDEV_UP"
+		up[index] = true
+	} else {
+		delete(up, index)
 	}
-	ok = now != up[index]
-	up[index] = now
 	return row, ok
 }
 

@@ -72,4 +72,11 @@ func TestInterfaceEvents(t *testing.T) {
 		t.Errorf("look returns %+v, want %+v", got, want)
 	}
 	want("NETDEV_DOWN", "", netlink.LinkDel(link))
+	if _, kept := up[link.Index]; kept {
+		t.Errorf("an interface that is gone is kept: %v", up)
+	}
+	up[link.Index] = true // as after the loss of its end
+	if got, want := up.look(), (eventRow{Event: "NETDEV_DOWN", NetdevIndex: link.Index}); !slices.Contains(got, want) {
+		t.Errorf("look returns %+v, want %+v", got, want)
+	}
 }
