@@ -333,9 +333,7 @@ func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 		w.AH, w.RemoteQPN, w.RemoteQKey = ah, qpn, qkey
 	default:
 		b.to, b.addressed = destination{ah, qpn, qkey}, true
-		if q.kind == kindEfa {
-			b.toEfa(ah, qpn, qkey)
-		}
+		b.toEfa(ah, qpn, qkey)
 	}
 }
 

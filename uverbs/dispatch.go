@@ -194,13 +194,15 @@ func (q *QP) reserve() {
 	q.sending.Unlock()
 }
 
-// toEfa sets where whole work requests go.
+// toEfa sets where whole work requests go, on efa.
 func (b *SendBuilder) toEfa(ah *AH, qpn, qkey uint32) {
-	if ah == nil || ah.dev != b.q.dev || ah.closed.Load() || qpn > 0xffff {
+	switch {
+	case b.q.kind != kindEfa:
+	case ah == nil || ah.dev != b.q.dev || ah.closed.Load() || qpn > 0xffff:
 		b.room = 0 // a request fails when it is staged
-		return
+	default:
+		b.room, b.peer = b.left, efa.NewPeer(qkey, uint16(qpn), ah.efa)
 	}
-	b.room, b.peer = b.left, efa.NewPeer(qkey, uint16(qpn), ah.efa)
 }
 
 // putEfa and putInlineEfa add a whole work request, and report whether they did.
