@@ -213,22 +213,23 @@ func (efaDriver) vendorText(code uint32) (text string, sure bool) {
 	return fmt.Sprintf("status %d of the device: %s", code, s.text), s.sure
 }
 
+// Results of plainEfa: mu is unlocked; other rings may have completions; the next completion is for otherEfa.
+const efaDone, efaRings, efaOther = 0, 1, 2
+
 // pollEfa is Poll for efa.
 func (c *CQ) pollEfa(wcs []WC) (int, error) {
 	x := c.efa
 	x.mu.Lock()
-	n, other := c.plainEfa(wcs)
-	if !other {
-		return n, nil
-	}
-	for done := x.bad != nil; !done; {
-		if n, done = c.otherEfa(wcs, n); !done {
+	n, rest := c.plainEfa(wcs)
+	for done := rest == efaDone || x.bad != nil; !done; {
+		if n, done = c.otherEfa(wcs, n, rest); !done {
 			more := 0
-			more, other = c.plainEfa(wcs[n:])
-			if n += more; !other {
-				return n, nil
-			}
+			more, rest = c.plainEfa(wcs[n:])
+			n, done = n+more, rest == efaDone
 		}
+	}
+	if rest == efaDone {
+		return n, nil
 	}
 	x.ring.Turn() // the next Poll begins with another ring
 	x.ring.Release()
@@ -245,12 +246,11 @@ func (c *CQ) pollEfa(wcs []WC) (int, error) {
 
 // plainEfa moves completions of successful requests of the QP of the last completion into wcs, and drops those of
 // requests without SendSignaled: the device completes every request. On amd64 it calls no function before the doorbell,
-// so that the compiler keeps its variables in registers. The caller has locked mu. If the result is true, otherEfa must go
-// on. Otherwise mu is unlocked.
-func (c *CQ) plainEfa(wcs []WC) (int, bool) {
+// so that the compiler keeps its variables in registers. The caller has locked mu.
+func (c *CQ) plainEfa(wcs []WC) (int, int) {
 	x, n := c.efa, uint(0)
 	if x.bad != nil {
-		return 0, true
+		return 0, efaOther
 	}
 	ring, sq, rq, number := x.ring.Ring(), x.last.sq, x.last.rq, x.last.qpn
 	for n < uint(len(wcs)) {
@@ -260,15 +260,15 @@ func (c *CQ) plainEfa(wcs []WC) (int, bool) {
 			break
 		}
 		if uint32(e.QPN()) != number || c.qps.changes.Load() != x.last.seen {
-			return int(n), true
+			return int(n), efaOther
 		}
 		if id := e.ReqID(); e.Outcome() == efa.Sent {
 			if sq == nil || sq.Stale(id) {
-				return int(n), true
+				return int(n), efaOther
 			}
 			var p efa.Posted
 			if p = sq.At(id); !p.Waits() {
-				return int(n), true
+				return int(n), efaOther
 			}
 			ring.Advance()
 			op := p.Op()
@@ -283,11 +283,11 @@ func (c *CQ) plainEfa(wcs []WC) (int, bool) {
 			wc.ID, wc.Opcode = sq.Take(p), efaCompleted[op%8]
 		} else {
 			if e.Outcome() != efa.Received || rq == nil || rq.Stale(id) {
-				return int(n), true
+				return int(n), efaOther
 			}
 			var p efa.Posted
 			if p = rq.At(id); !p.Waits() {
-				return int(n), true
+				return int(n), efaOther
 			}
 			ring.Advance()
 			*wc = WC{}
@@ -306,23 +306,23 @@ func (c *CQ) plainEfa(wcs []WC) (int, bool) {
 		n++
 	}
 	if x.several || c.closed.Load() { // a CQ that is closed may have been unmapped before it was read
-		return int(n), true
+		return int(n), efaRings
 	}
 	x.ring.ReleaseOne()
 	x.mu.Unlock()
-	return int(n), false
+	return int(n), efaDone
 }
 
 // otherEfa handles the next completion, if plainEfa has left it, or makes plainEfa ready for it. wcs has n completions
 // already; the first result is how many it has then. The second one is true if Poll ends. The caller has locked mu.
-func (c *CQ) otherEfa(wcs []WC, n int) (int, bool) {
+func (c *CQ) otherEfa(wcs []WC, n, rest int) (int, bool) {
 	x := c.efa
 	if n == len(wcs) {
 		return n, true
 	}
 	ring := x.ring.Ring()
 	e, ok := ring.Look()
-	if !ok {
+	if rest == efaRings || !ok { // even if this ring has one by now
 		for range x.ring.Rings() - 1 {
 			x.ring.Turn()
 			if _, ok := x.ring.Ring().Look(); ok {
@@ -406,7 +406,7 @@ func (c *CQ) armEfa() error {
 }
 
 func (efaDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
-	if q.efa == nil || q.efa.sq == nil {
+	if q.efa == nil {
 		return sentWR{}, false
 	}
 	q.sendCQ.efa.mu.Lock() // a Reset replaces the queue

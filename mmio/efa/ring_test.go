@@ -240,7 +240,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestPut: a request that is put is one that is filled step by step, whatever was in its place. What cannot be put
+// TestPut: a request that is put is one that is filled step by step, whatever was in its place. A refused one
 // leaves that as it was.
 func TestPut(t *testing.T) {
 	for _, c := range []struct {

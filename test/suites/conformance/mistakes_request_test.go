@@ -18,9 +18,6 @@ const noNak = "transport retry counter exceeded: "
 var unready = uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 18, RNRRetry: 1, MinRNRTimer: 1}} // only what is not ready may end it
 var fast = uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 12, RetryCount: 2, RNRRetry: 1, MinRNRTimer: 1}}
 
-// farOnEFA is what a request gets on EFA whose peer's memory is at fault.
-var farOnEFA = map[string]string{"efa": "remote access error: the peer's memory does not permit it; likely"}
-
 // badOnEFA is what a message gets in the model of EFA whose receive is at fault.
 var badOnEFA = map[string]string{"efa": "bad response; ... the peer has answered with an unknown status"}
 
@@ -32,18 +29,18 @@ var requestMistakes = []mistake{
 	}, mine: "at the peer: the receive of 10 bytes is too short; ... SEND of 100 bytes",
 		far:    "the peer's receive is likely too short for the 100 bytes",
 		theirs: "the receive of 10 bytes is too short; work request 9 (receive"},
-	{name: "wrong rkey", on: farOnEFA, o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
+	{name: "wrong rkey", o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		wr := write(a, b)
 		wr.RKey ^= 0x5500
 		return wr
 	}, mine: "remote access error: no MR and no memory window of the peer has rkey 0x ... the peer is QP ... RDMA_WRITE of 100 bytes",
 		far: "remote access error: the peer's memory does not permit it; likely ... rkey"},
-	{name: "past the end of the peer's MR", on: farOnEFA, o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
+	{name: "past the end of the peer's MR", o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		wr := read(a, b)
 		wr.RemoteAddr += bufferSize - 50
 		return wr
 	}, mine: "remote access error: 0x ... +100 is outside the peer's MR, 0x ... +65536; "},
-	{name: "key of a closed MR", on: farOnEFA, o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
+	{name: "key of a closed MR", o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: remoteRights})
 		must(t, err)
 		wr := write(a, b)
@@ -51,12 +48,12 @@ var requestMistakes = []mistake{
 		must(t, mr.Close())
 		return wr
 	}, mine: "no MR and no memory window of the peer has rkey 0x"},
-	{name: "no REMOTE_WRITE", on: farOnEFA, o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
+	{name: "no REMOTE_WRITE", o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		wr := write(a, b)
 		wr.RKey = other(t, b, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead).RKey()
 		return wr
 	}, mine: "remote access error: the peer's MR with rkey 0x ... does not have REMOTE_WRITE; its access is LOCAL_WRITE|REMOTE_READ"},
-	{name: "peer's MR of another PD", on: farOnEFA, o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
+	{name: "peer's MR of another PD", o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		wr := write(a, b)
 		wr.RemoteAddr, wr.RKey = a.mr.Addr(), a.mr.RKey()
 		return wr
