@@ -113,7 +113,7 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 	var names, personalities string
 	var list, dry bool
 	f.StringVar(&names, "suite", "", "run `NAME,...`: suites, steps such as siw/interop, or the groups test, testall and testlong")
-	f.StringVar(&c.kernel, "kernel", "6.1", "the guests' `KERNEL`: 5.10, 6.1, 6.12, latest, latest-16k on arm64, or the path of an image")
+	f.StringVar(&c.kernel, "kernel", "6.1", "the guests' `KERNEL`: 5.10, 6.1, 6.12, latest, next, latest-16k on arm64, or the path of an image")
 	f.StringVar(&c.arch, "arch", c.arch, "the guests' architecture")
 	f.BoolVar(&c.short, "short", false, "leave out what another suite has, as the groups do")
 	f.Var((*listFlag)(&c.env), "env", "`NAME=VALUE` for the programs in VMs; may be repeated")

@@ -71,7 +71,7 @@ APT::Architecture "%[2]s";
 APT::Architectures { "%[2]s"; };
 APT::Install-Recommends "false";
 APT::Install-Suggests "false";
-APT::Default-Release "";
+APT::Default-Release "%[3]s";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 Acquire::Retries "3";
@@ -106,8 +106,10 @@ func (s *suite) prepare(a Archive, withUpdates bool) error {
 			return err
 		}
 	}
-	sources := a.Main.lines(s.kind(), s.name)
-	if withUpdates && s.name != "sid" && s.name != "unstable" {
+	sources, preferred := a.Main.lines(s.kind(), s.name), ""
+	if s.name == "experimental" { // Only what is newer than in sid: packages depend on those of sid.
+		sources, preferred = sources+a.Main.lines(s.kind(), "sid"), s.name
+	} else if withUpdates && s.name != "sid" && s.name != "unstable" {
 		sources += a.Main.lines(s.kind(), s.name+"-updates")
 		if a.Security.URI != "" {
 			sources += a.Security.lines(s.kind(), s.name+"-security")
@@ -115,7 +117,7 @@ func (s *suite) prepare(a Archive, withUpdates bool) error {
 	}
 	for file, text := range map[string]string{
 		"status": "", "extended_states": "",
-		"apt.conf":       fmt.Sprintf(config, s.dir, s.arch),
+		"apt.conf":       fmt.Sprintf(config, s.dir, s.arch, preferred),
 		"debian.sources": sources,
 	} {
 		if err := os.WriteFile(filepath.Join(s.dir, file), []byte(text), 0o644); err != nil {

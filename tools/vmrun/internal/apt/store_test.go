@@ -266,6 +266,14 @@ func TestConfig(t *testing.T) {
 	if d := cmp.Diff([]string{"trixie", "trixie-updates", "trixie-security"}, suites); d != "" {
 		t.Error(d)
 	}
+	// Packages that experimental does not have come from sid.
+	su.name = "experimental"
+	must(t, su.prepare(a, true))
+	for file, want := range map[string]string{"debian.sources": "Suites: sid", "apt.conf": `APT::Default-Release "experimental"`} {
+		if b, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s of experimental, %v, does not have %s:\n%s", file, err, want, b)
+		}
+	}
 }
 
 func TestParseURI(t *testing.T) {

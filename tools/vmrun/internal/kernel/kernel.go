@@ -38,6 +38,7 @@ var sources = []source{
 	{"6.12", "trixie", ""},
 	{"latest", "sid", ""},
 	{"latest-16k", "sid", "-16k"}, // pages of 16 KiB
+	{"next", "experimental", ""},
 }
 
 // Names lists the kernels that can be named.

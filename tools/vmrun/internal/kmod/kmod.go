@@ -104,12 +104,14 @@ func tools(arch string) error {
 	return nil
 }
 
+// series matches the first two numbers of a release: 7.3 of 7.3-amd64 and of 7.3.1+deb14-amd64.
+var series = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?`)
+
 // packages names what is needed, of the kernel's very version. The source package goes by
 // the first two numbers of it.
 func packages(k *kernel.Kernel) []string {
 	release := k.Modules.Release()
-	series := strings.SplitN(release, ".", 3)
-	return []string{"linux-headers-" + release + "=" + k.Version, "linux-source-" + strings.Join(series[:min(len(series), 2)], ".") + "=" + k.Version}
+	return []string{"linux-headers-" + release + "=" + k.Version, "linux-source-" + series.FindString(release) + "=" + k.Version}
 }
 
 // build makes the module of what is unpacked below root, and leaves nothing else there.

@@ -76,6 +76,7 @@ func TestBuildRefuses(t *testing.T) {
 func TestPackages(t *testing.T) {
 	for _, tt := range []struct{ release, version, want string }{
 		{"6.1.0-56-amd64", "6.1.192-2", "linux-headers-6.1.0-56-amd64=6.1.192-2 linux-source-6.1=6.1.192-2"},
+		{"7.3-amd64", "7.3~rc7-1~exp1", "linux-headers-7.3-amd64=7.3~rc7-1~exp1 linux-source-7.3=7.3~rc7-1~exp1"},
 		{"7.2.13+deb14-amd64", "7.2.13-1", "linux-headers-7.2.13+deb14-amd64=7.2.13-1 linux-source-7.2=7.2.13-1"},
 	} {
 		got := strings.Join(packages(&kernel.Kernel{Version: tt.version, Modules: modules(t, tt.release)}), " ")
