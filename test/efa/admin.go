@@ -78,6 +78,12 @@ var kinds = map[opcode]struct {
 	opDeallocUAR: {"DEALLOC_UAR", []span{{6, 8}}, 0, (*Device).deallocUAR},
 	opCreateEQ:   {"CREATE_EQ", []span{{20, 24}}, 0, (*Device).createEQ},
 	opDestroyEQ:  {"DESTROY_EQ", []span{{6, 8}}, 0, (*Device).destroyEQ},
+
+	opCreateCounter:  {"CREATE_EVENT_COUNTER", []span{{6, 8}}, 0, (*Device).createCounter},
+	opDestroyCounter: {"DESTROY_EVENT_COUNTER", nil, 0, (*Device).destroyCounter},
+	opAttachCounter:  {"ATTACH_EVENT_COUNTER", []span{{9, 12}}, 0, (*Device).attachCounter},
+	opModifyCounter:  {"MODIFY_EVENT_COUNTER", []span{{9, 16}}, 0, (*Device).modifyCounter},
+	opDetachCounter:  {"DETACH_EVENT_COUNTER", []span{{9, 12}}, 0, (*Device).detachCounter},
 }
 
 // setAQ starts the queue of commands.

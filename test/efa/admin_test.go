@@ -136,7 +136,7 @@ func TestFeatures(t *testing.T) {
 	if got := le.Uint64(a); got != 0x2fe {
 		t.Errorf("features %#x", got)
 	}
-	if le.Uint32(a[32:]) != 0x1b || le.Uint32(a[36:]) != maxRDMA || le.Uint16(a[28:]) != barDoorbells || !bytes.Equal(a[40:48], x.dev.gid[8:]) {
+	if le.Uint32(a[32:]) != 0x3b || le.Uint32(a[36:]) != maxRDMA || le.Uint16(a[28:]) != barDoorbells || !bytes.Equal(a[40:48], x.dev.gid[8:]) {
 		t.Errorf("device % x", a)
 	}
 	if b := old.must(opGetFeature, 0, 17, uint8(featDevice))[8:]; le.Uint64(b) != 0xfe || le.Uint32(b[32:]) != 0 || le.Uint32(b[36:]) != 0 {
@@ -201,8 +201,8 @@ func TestKeepAlive(t *testing.T) {
 
 func TestPersonalities(t *testing.T) {
 	for name, want := range map[string]string{
-		"plain": "plain", "first": "first no-read no-write no-rnr-retry no-unsolicited sub-cqs no-wide-data",
-		"read": "read no-write no-unsolicited no-wide-data no-eqs", "batch": "batch no-unsolicited min-sq batch no-wide-data new-ahs",
+		"plain": "plain", "first": "first no-read no-write no-rnr-retry no-unsolicited no-counters sub-cqs no-wide-data",
+		"read": "read no-write no-unsolicited no-counters no-wide-data no-eqs", "batch": "batch no-unsolicited no-counters min-sq batch no-wide-data new-ahs",
 	} {
 		p, err := ParsePersonality(name)
 		if got := p.String(); err != nil || got != want {

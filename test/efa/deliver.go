@@ -150,9 +150,11 @@ func (d *Device) transferRDMA(m *message, here [][]byte, peer *Device, q *qp) ui
 	}
 	if m.op == ioRead {
 		peer.stats.readAnswered += m.length
+		peer.countEvent(q, eventRemoteRead, ioOK)
 		return ioOK
 	}
 	peer.stats.writeReceived += m.length
+	peer.countEvent(q, eventRemoteWrite, ioOK)
 	if m.hasImm {
 		var r *receive
 		if q.needs(m) {

@@ -39,8 +39,10 @@ type Device struct {
 	cqs   map[uint16]*cq
 	qps   map[uint16]*qp // by the part of a QPN that is unique
 	born  map[uint16]uint16
-	last  struct{ ah, mr, handle uint32 } // given out last
+	last  struct{ ah, mr, handle, counter uint32 } // given out last
 	stats statistics
+
+	counters map[uint32]*counter // by handle
 
 	// Linux frees an interrupt after the queue, or the reset, that it belongs to: its handler may still ring a
 	// doorbell of a queue that was there.
@@ -80,6 +82,7 @@ func (d *Device) clear() {
 	d.reg, d.admin, d.aenq = registers{}, adminQueue{}, eventRing{}
 	d.pds, d.uars, d.eqs, d.ahs = map[uint16]*pd{}, map[uint16]*uar{}, map[uint16]*eventQueue{}, map[uint16]*ah{}
 	d.mrs, d.rkeys, d.pages, d.cqs, d.qps = map[uint32]*mr{}, map[uint32]*mr{}, 0, map[uint16]*cq{}, map[uint16]*qp{}
+	d.counters = map[uint32]*counter{}
 }
 
 // Reset is the reset of the PCI function.

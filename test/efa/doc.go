@@ -15,8 +15,8 @@
 // # What is modelled
 //
 //   - The registers, which a driver has written to memory and never loads; reset; interrupts.
-//   - All commands that Linux 6.1 to 7.2 gives: features, PDs, UARs, EQs, CQs, QPs, AHs, MRs with lists of pages in the
-//     command, in a buffer and in chains of chunks, and statistics. Answers have the checksum that Linux 7.2 looks at.
+//   - All commands that Linux 6.1 to 7.3 gives: features, PDs, UARs, EQs, CQs, QPs, AHs, MRs with lists of pages in the
+//     command, in a buffer and in chains of chunks, event counters, and statistics. Answers have the checksum that Linux 7.2 looks at.
 //   - Send queues in BAR 2, with requests of 64 and 128 bytes; receive queues and CQs in memory; doorbells, one page of
 //     BAR 4 for each UAR; completion events.
 //   - Queue pairs of type UD and SRD. SRD is reliable and has no order: messages and their completions come in an order
@@ -52,16 +52,19 @@
 //     a receive: libfabric says that both must do so.
 //   - Stores to two cards arrive in any order, and PCI Express promises none either. So a datagram can overtake a receive
 //     that was posted before it on the other card, and is lost.
+//   - Event counters count at the same time as the completion is written, also of a request that is flushed. A counter
+//     that nobody has set begins with 0, and is written first when it changes. An event of a QP has one counter.
+//   - A WRITE with immediate data that needs no receive is an event of the peer's WRITE alone.
 //   - A doorbell of a receive queue for no receives is harmless: libefa rings it if it refuses a request.
 //
 // # What is not modelled
 //
-// A queue in registered memory, 64-bit request IDs, processing hints, event counters, service levels (they are taken and
+// A queue in registered memory, 64-bit request IDs, processing hints, service levels (they are taken and
 // have no effect), interconnect IDs. Nothing is lost on the fabric. The card sends keep-alive events and no others.
 //
 // # Where it was tried
 //
-// The driver of Linux 6.1, 6.12 and 7.2 on amd64. On 6.1 and 7.2 rdma-core's tests of EFA in Python and perftest pass
+// The driver of Linux 6.1, 6.12, 7.2 and 7.3~rc7 on amd64. On 6.1 and 7.2 rdma-core's tests of EFA in Python and perftest pass
 // without a violation (suite efa of test/run), with Debian 12's libefa and that of sid, and so does fi_pingpong of
 // libfabric on 7.2.
 //

@@ -56,6 +56,11 @@ func (d *Device) getFeature(c *command) *failure {
 		c.put16(at+54, p.Batch)
 	case featQueuesToo:
 		c.put16(at, inlineWide)
+		if p.has(capCounters) {
+			c.put32(at+8, allEvents)
+			c.put32(at+12, maxCounters)
+			c.put64(at+16, maxCounterValue)
+		}
 	case featNetwork:
 		copy(c.answer[at:], d.gid[:])
 		c.put32(at+16, mtu)

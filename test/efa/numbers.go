@@ -62,6 +62,12 @@ const (
 	opDeallocUAR opcode = 17
 	opCreateEQ   opcode = 18
 	opDestroyEQ  opcode = 19
+
+	opCreateCounter  opcode = 25
+	opDestroyCounter opcode = 26
+	opAttachCounter  opcode = 27
+	opModifyCounter  opcode = 28
+	opDetachCounter  opcode = 29
 )
 
 // status is the answer of a command.
@@ -109,6 +115,7 @@ const (
 	capRNRRetry    = 1 << 1
 	capWrite       = 1 << 3
 	capUnsolicited = 1 << 4
+	capCounters    = 1 << 5
 )
 
 // Sizes of what the driver and the card share.
@@ -144,6 +151,9 @@ const (
 	linkGbits    = 100
 	pageSizes    = 1<<32 - pageSize // every power of two from 4 KiB to 2 GiB
 	maxPageShift = 31
+
+	maxCounters     = 64
+	maxCounterValue = 1<<48 - 1
 )
 
 // The BARs. Every UAR is a page of BAR 4, with a word for each of the card's queues.

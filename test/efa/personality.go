@@ -20,7 +20,7 @@ type Personality struct {
 }
 
 var personalities = []Personality{
-	{Name: "plain", ID: 0xefa2, Version: 0x0002, Caps: capRead | capRNRRetry | capWrite | capUnsolicited, SubCQs: 1, WideData: true},
+	{Name: "plain", ID: 0xefa2, Version: 0x0002, Caps: capRead | capRNRRetry | capWrite | capUnsolicited | capCounters, SubCQs: 1, WideData: true},
 	{Name: "first", ID: 0xefa0, Version: 0x0001, SubCQs: 2},
 	{Name: "read", ID: 0xefa1, Version: 0x0001, Caps: capRead | capRNRRetry, SubCQs: 1, NoEQs: true},
 	{Name: "batch", ID: 0xefa2, Version: 0x0002, Caps: capRead | capRNRRetry | capWrite, SubCQs: 1, MinSQ: 16, Batch: 4, NewAHs: true},
@@ -56,7 +56,7 @@ func (p *Personality) String() string {
 		word string
 	}{
 		{!p.has(capRead), "no-read"}, {!p.has(capWrite), "no-write"}, {!p.has(capRNRRetry), "no-rnr-retry"},
-		{!p.has(capUnsolicited), "no-unsolicited"}, {p.SubCQs > 1, "sub-cqs"}, {p.MinSQ > 0, "min-sq"}, {p.Batch > 0, "batch"},
+		{!p.has(capUnsolicited), "no-unsolicited"}, {!p.has(capCounters), "no-counters"}, {p.SubCQs > 1, "sub-cqs"}, {p.MinSQ > 0, "min-sq"}, {p.Batch > 0, "batch"},
 		{!p.WideData, "no-wide-data"}, {p.NewAHs, "new-ahs"}, {p.NoEQs, "no-eqs"},
 	} {
 		if w.is {

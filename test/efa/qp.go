@@ -51,6 +51,8 @@ type qp struct {
 
 	sq sendQueue
 	rq receiveQueue
+
+	counters [10]*counter // of its events
 }
 
 func (d *Device) createQP(c *command) *failure {
@@ -140,6 +142,11 @@ func (d *Device) destroyQP(c *command) *failure {
 		return f
 	}
 	d.f.forget(q)
+	for _, n := range q.counters {
+		if n != nil {
+			n.users--
+		}
+	}
 	q.pd.users--
 	d.uars[q.uar].users--
 	q.sendCQ.users--

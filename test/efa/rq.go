@@ -134,5 +134,8 @@ func (d *Device) received(q *qp, m *message, r *receive, status uint8, length ui
 		d.stats.recvBytes += m.length
 	}
 	d.rep.Queues["receives: "+ioStatuses[status]]++
+	if r != nil {
+		d.countEvent(q, eventRecv, status)
+	}
 	d.complete(q.recvCQ, q.recvSub, e[:])
 }

@@ -202,6 +202,7 @@ func (d *Device) sent(m *message, status uint8) {
 	delete(q.sq.requests, m.id)
 	d.rep.Queues["completions: "+ioStatuses[status]]++
 	d.count(m, status)
+	d.countEvent(q, sentEvents[min(m.op, ioWrite)], status)
 	var e [32]byte
 	le.PutUint16(e[:], m.id)
 	e[2], e[3] = status, 1<<1
