@@ -19,15 +19,23 @@ type Index struct {
 // IndexAt returns the Index at offset bytes into mem, which must be aligned
 // to 4 bytes and lie within mem.
 func IndexAt(mem []byte, offset uintptr) (*Index, error) {
-	n := uintptr(len(mem))
-	if n < unsafe.Sizeof(Index{}) || offset > n-unsafe.Sizeof(Index{}) {
-		return nil, fmt.Errorf("mmio: index: offset: got %d, the memory has %d bytes", offset, n)
+	return at[Index]("index", mem, offset)
+}
+
+// WordAt returns the Word at offset bytes into mem, which must be aligned to 8 bytes and lie within mem.
+func WordAt(mem []byte, offset uintptr) (*Word, error) { return at[Word]("word", mem, offset) }
+
+// at returns the T at offset bytes into mem.
+func at[T any](name string, mem []byte, offset uintptr) (*T, error) {
+	n, size := uintptr(len(mem)), unsafe.Sizeof(*new(T))
+	if n < size || offset > n-size {
+		return nil, fmt.Errorf("mmio: %s: offset: got %d, the memory has %d bytes", name, offset, n)
 	}
 	p := unsafe.Pointer(&mem[offset])
-	if uintptr(p)%unsafe.Alignof(Index{}) != 0 {
-		return nil, fmt.Errorf("mmio: index: offset: got %d, which is not aligned to %d bytes", offset, unsafe.Alignof(Index{}))
+	if uintptr(p)%size != 0 {
+		return nil, fmt.Errorf("mmio: %s: offset: got %d, which is not aligned to %d bytes", name, offset, size)
 	}
-	return (*Index)(p), nil
+	return (*T)(p), nil
 }
 
 // Acquire loads an index that the other side stores. Everything that the other side wrote before it

@@ -27,7 +27,7 @@ func TestIndexIsTheBytesOfTheHost(t *testing.T) {
 }
 
 func TestIndexAtErrors(t *testing.T) {
-	words := make([]uint64, 4)
+	words := []uint64{3: 5}
 	mem := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 32)
 	for _, tc := range []struct {
 		name   string
@@ -48,6 +48,14 @@ func TestIndexAtErrors(t *testing.T) {
 	}
 	if _, err := IndexAt(mem, 28); err != nil {
 		t.Errorf("the last index of the memory: %v", err)
+	}
+	for _, offset := range []uintptr{4, 28, 32} {
+		if _, err := WordAt(mem, offset); err == nil {
+			t.Errorf("there is a word at %d", offset)
+		}
+	}
+	if w, err := WordAt(mem, 24); err != nil || w.Load() != words[3] {
+		t.Errorf("the last word of the memory: %v", err)
 	}
 }
 

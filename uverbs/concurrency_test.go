@@ -19,7 +19,7 @@ const (
 // concurrency is what doc.go says.
 var concurrency = pairs.Table{
 	{Object: (*Device)(nil), Methods: map[pairs.Use]string{
-		freely: `AHAttrFor AllocDM AllocDMAH AllocPD AllocTD Close CloseAll CreateCQ CreateCompChannel CreateCounters
+		freely: `AHAttrFor AllocDM AllocDMAH AllocPD AllocTD Close CloseAll CompCounterCaps CreateCQ CreateCompChannel CreateCompCounter CreateCounters
 			CreateRWQIndTable File GIDTable Handles ImportDM ImportPD Info Name NullLKey OpenXRCD PKeyIndex
 			PortCounters PortSpeed Attr EFA GID PKey Port RateLimits ReadClock`,
 		waits: "Events NextEvent",
@@ -29,7 +29,7 @@ var concurrency = pairs.Table{
 			Handle ImportMR RegDM RegDMABuf RegImplicit RegMR RegSlice`,
 	}},
 	{Object: (*QP)(nil), Often: true, Methods: map[pairs.Use]string{
-		freely: `AttachMulticast Caps Close Connect ConnectOver CreateFlow DataInOrder DetachMulticast Device Endpoint
+		freely: `AttachCompCounter AttachMulticast Caps Close Connect ConnectOver CreateFlow DataInOrder DetachMulticast Device Endpoint
 			EndpointFor Err Init Modify PathTo PostRecv PostRecvs QPN Query ECE ReadyUD SetECE SetErrCause
 			SetKernelState State`,
 		builds:               "BeginSend",
@@ -50,6 +50,7 @@ var concurrency = pairs.Table{
 	{Object: (*DM)(nil), Methods: map[pairs.Use]string{freely: "Close ExportDMABuf Handle Len ReadAt WriteAt"}},
 	{Object: (*DMAH)(nil), Methods: map[pairs.Use]string{freely: "Close"}},
 	{Object: (*Flow)(nil), Methods: map[pairs.Use]string{freely: "Close"}},
+	{Object: (*CompCounter)(nil), Methods: map[pairs.Use]string{freely: "Add AddErrors Close Read Set SetErrors"}},
 	{Object: (*Counters)(nil), Methods: map[pairs.Use]string{freely: "Close", reads: "Read"}},
 	{Object: (*XRCD)(nil), Methods: map[pairs.Use]string{freely: "Close CreateQP OpenQP"}},
 	{Object: (*TD)(nil), Methods: map[pairs.Use]string{freely: "Close"}},

@@ -256,7 +256,6 @@
 //     and for confidential VMs. Neither is available for a test.
 //   - The flag ROBUST_UDATA of a context, which says that the driver checks the size of its part of every
 //     command: only bnxt_re of Linux 7.2 sets it.
-//   - Completion counters: Linux 7.3 has commands for them, and of its drivers only efa has the counters.
 //
 // # Without RDMA
 //

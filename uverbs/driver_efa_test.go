@@ -408,3 +408,89 @@ func TestEfaMapping(t *testing.T) {
 		must(t, pd.Close())
 	}
 }
+
+// TestCompCounter: the kernel learns where the two values are, and Read reads what is written there.
+func TestCompCounter(t *testing.T) {
+	r := newEfaRig(t, QPOptions{}, CQOptions{Size: 8})
+	limit := uint32(32)
+	r.after(func(c *fakeCall, errno syscall.Errno) {
+		switch {
+		case errno != 0:
+		case c.verb == "CREATE_COMP_CNTR":
+			c.attr(abi.UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE).Data = fakeHandle
+		case c.verb == "QUERY_COMP_CNTR_CAPS":
+			r.put(c.attr(abi.UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_COUNTERS).Out, u32(limit))
+			r.put(c.attr(abi.UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_VALUE).Out, u64(1<<40))
+			r.put(c.attr(abi.UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_SUPPORTED_QP_ATTACH_OPS).Out, u32(uint32(CompCounterRecv)))
+		}
+	})
+	if got := value(r.dev.CompCounterCaps())(t); got != (CompCounterCaps{MaxCounters: 32, MaxValue: 1 << 40, Ops: CompCounterRecv}) {
+		t.Errorf("counters can %+v", got)
+	}
+	place := func(attr uint16) abi.BufferDesc {
+		var d abi.BufferDesc
+		last := r.last("CREATE_COMP_CNTR")
+		copy(bytesOf(&d), last.attr(attr).In)
+		return d
+	}
+	buf := value(AllocBuffer(4096, BufferOptions{}))(t)
+	copy(buf.Bytes()[8:], "what was there before")
+	c := value(r.dev.CreateCompCounter(CompCounterOptions{Buffer: buf, Offset: 8}))(t)
+	for i, attr := range []uint16{4096, 4097} {
+		if got, want := place(attr), (abi.BufferDesc{Type: abi.IB_UVERBS_BUFFER_TYPE_VA, Addr: addrOf(buf.Bytes()) + 8 + 8*uint64(i), Length: 8}); got != want {
+			t.Errorf("value %d is at %+v, want %+v", i, got, want)
+		}
+	}
+	for _, want := range [][2]uint64{{0, 0}, {1 << 33, 7}} {
+		if n, errs, err := c.Read(); n != want[0] || errs != want[1] || err != nil {
+			t.Errorf("read %d and %d, %v; want %d", n, errs, err, want)
+		}
+		binary.LittleEndian.PutUint64(buf.Bytes()[8:], 1<<33)
+		binary.LittleEndian.PutUint64(buf.Bytes()[16:], 7)
+	}
+	wantArg(t, r.qp.AttachCompCounter(nil, CompCounterSend), "counter")
+	wantArg(t, r.qp.AttachCompCounter(&CompCounter{}, CompCounterSend), "counter")
+	wantArg(t, r.qp.AttachCompCounter(c, 0), "ops")
+	wantArg(t, r.qp.AttachCompCounter(c, 64), "ops")
+	r.refuse["ATTACH_COMP_CNTR"] = syscall.EBUSY
+	if err := r.qp.AttachCompCounter(c, CompCounterRecv); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "has a counter already") {
+		t.Errorf("an operation that has a counter: %v", err)
+	}
+	delete(r.refuse, "ATTACH_COMP_CNTR")
+	must(t, c.Close(), c.Close())
+	errorIs(t, second(r.dev.CreateCompCounter(CompCounterOptions{Buffer: &Buffer{size: 16}})), os.ErrClosed, "a closed buffer")
+	for _, o := range []CompCounterOptions{{Offset: 8}, {Buffer: buf, Offset: 4}, {Buffer: buf, Offset: -8}, {Buffer: buf, Offset: 4088}} {
+		wantArg(t, second(r.dev.CreateCompCounter(o)), "Offset")
+	}
+	wantArg(t, second(r.dev.CreateCompCounter(CompCounterOptions{Buffer: buf, DMABuf: os.Stdin})), "DMABuf")
+	r.refuse["CREATE_COMP_CNTR"] = syscall.ENOMEM
+	errorIs(t, second(r.dev.CreateCompCounter(CompCounterOptions{Buffer: buf})), syscall.ENOMEM, "refused")
+	delete(r.refuse, "CREATE_COMP_CNTR")
+	must(t, buf.Close())
+
+	c = value(r.dev.CreateCompCounter(CompCounterOptions{DMABuf: os.Stdin, Offset: 16}))(t)
+	if got, want := place(4097), (abi.BufferDesc{FD: int32(os.Stdin.Fd()), Addr: 24, Length: 8}); got != want {
+		t.Errorf("the number of errors in a dma-buf is at %+v, want %+v", got, want)
+	}
+	_, _, err := c.Read()
+	wantArg(t, err, "memory")
+	must(t, c.Close())
+
+	c = value(r.dev.CreateCompCounter(CompCounterOptions{}))(t)
+	must(t, r.qp.AttachCompCounter(c, CompCounterSend|CompCounterRecv))
+	if call := r.last("ATTACH_COMP_CNTR"); call.attr(abi.UVERBS_ATTR_QP_ATTACH_COMP_CNTR_OP_MASK).Data != 3 || call.attr(abi.UVERBS_ATTR_QP_ATTACH_COMP_CNTR_CNTR_HANDLE).Data != fakeHandle {
+		t.Errorf("attached with %+v", call)
+	}
+	busy(t, c.Close(), "1 QP")
+	must(t, r.qp.Close(), c.Close())
+	_, _, err = c.Read()
+	errorIs(t, err, os.ErrClosed, "Read after Close")
+
+	limit = 0
+	r.refuse["CREATE_COMP_CNTR"] = syscall.EOPNOTSUPP
+	for _, err := range []error{second(r.dev.CompCounterCaps()), second(r.dev.CreateCompCounter(CompCounterOptions{}))} {
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "not supported by driver efa") {
+			t.Errorf("an adapter without counters: %v", err)
+		}
+	}
+}

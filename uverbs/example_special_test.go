@@ -107,6 +107,28 @@ func ExamplePD_AllocParentDomain() {
 	defer mine.Close()
 }
 
+// The device counts the receives of a QP, and the program waits for ten of them without a system call. The CQ has their
+// completions as well.
+func ExampleCompCounter() {
+	var dev *uverbs.Device
+	var qp *uverbs.QP
+	counter, err := dev.CreateCompCounter(uverbs.CompCounterOptions{})
+	if err != nil {
+		log.Fatal(err) // a FeatureError on most devices
+	}
+	check(qp.AttachCompCounter(counter, uverbs.CompCounterRecv))
+	for {
+		received, failed, err := counter.Read()
+		check(err)
+		if received+failed >= 10 {
+			fmt.Println(received, "messages have arrived")
+			break
+		}
+	}
+	check(qp.Close()) // it uses the counter
+	check(counter.Close())
+}
+
 // Counters say how many packets and bytes a flow has steered.
 func ExampleCounters() {
 	var dev *uverbs.Device

@@ -31,6 +31,9 @@ var features = sync.OnceValue(func() map[string]feature {
 		"QUERY_PORT_SPEED": {since: Version{7, 0}},
 		"ALLOC_DMABUF":     {since: Version{7, 0}, hidden: true},
 
+		"CREATE_COMP_CNTR":     {since: Version{7, 3}, hidden: true},
+		"QUERY_COMP_CNTR_CAPS": {since: Version{7, 3}},
+
 		"DEVX_OTHER":      {hidden: true},
 		"DEVX_OBJ_MODIFY": {hidden: true},
 		"DEVX_OBJ_QUERY":  {hidden: true},

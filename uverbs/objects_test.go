@@ -48,6 +48,11 @@ func init() {
 		{abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_CREATE}:        "CREATE_COUNTERS",
 		{abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_READ}:          "READ_COUNTERS",
 		{abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_DESTROY}:       "DESTROY_COUNTERS",
+		{abi.UVERBS_OBJECT_COMP_CNTR, abi.UVERBS_METHOD_COMP_CNTR_CREATE}:      "CREATE_COMP_CNTR",
+		{abi.UVERBS_OBJECT_COMP_CNTR, abi.UVERBS_METHOD_COMP_CNTR_MODIFY}:      "MODIFY_COMP_CNTR",
+		{abi.UVERBS_OBJECT_COMP_CNTR, abi.UVERBS_METHOD_COMP_CNTR_DESTROY}:     "DESTROY_COMP_CNTR",
+		{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_ATTACH_COMP_CNTR}:          "ATTACH_COMP_CNTR",
+		{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_COMP_CNTR_CAPS}:     "QUERY_COMP_CNTR_CAPS",
 		{abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_ALLOC}:                 "ALLOC_DMAH",
 		{abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_FREE}:                  "DEALLOC_DMAH",
 	} {
@@ -389,5 +394,7 @@ func absentVerbs(d *Device, pd *PD, cq *CQ, qp *QP) []struct {
 		{"REG_DM_MR", func() error { _, err := pd.RegDM(dm, 0, 1, 0); return err }},
 		{"CREATE_COUNTERS", func() error { _, err := d.CreateCounters(); return err }},
 		{"ALLOC_DMAH", func() error { _, err := d.AllocDMAH(DMAHOptions{}); return err }},
+		{"CREATE_COMP_CNTR", func() error { return second(d.CreateCompCounter(CompCounterOptions{})) }},
+		{"QUERY_COMP_CNTR_CAPS", func() error { return second(d.CompCounterCaps()) }},
 	}
 }

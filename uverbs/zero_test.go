@@ -15,7 +15,7 @@ func TestZeroObjects(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, o := range []any{
-		&AH{}, &Buffer{}, &BufferPool{}, &CompChannel{}, &Counters{}, &CQ{}, &DM{}, &DMAH{}, &Device{}, &Flow{},
+		&AH{}, &Buffer{}, &BufferPool{}, &CompChannel{}, &CompCounter{}, &Counters{}, &CQ{}, &DM{}, &DMAH{}, &Device{}, &Flow{},
 		&MR{}, &MW{}, &PD{}, &QP{}, &RWQIndTable{}, &SRQ{}, &SendBuilder{}, &TD{}, &WQ{}, &XRCD{},
 	} {
 		v := reflect.ValueOf(o)

@@ -12,6 +12,12 @@ const (
 	MaxABI = abi.EFA_UVERBS_ABI_VERSION
 )
 
+// Attributes of COMP_CNTR_CREATE: where the device writes the number of completions, and that of errors.
+const (
+	AttrCompBuffer = abi.EFA_IB_ATTR_CREATE_COMP_CNTR_COMP_BUFFER
+	AttrErrBuffer  = abi.EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER
+)
+
 // An Op is the operation of a send request: the value of enum ib_uverbs_wr_opcode plus 1. Zero is none.
 type Op uint8
 

@@ -45,9 +45,9 @@
 //   - The operation of a completed send comes from the queue's record of the request. libefa takes it from the
 //     completion, and reports a READ as a SEND.
 //   - An lkey above 24 bits is refused. libefa cuts it.
-//   - Processing hints, request IDs of 64 bits and completion counters (Linux 7.3) are not used. Nor are GIDs of
-//     senders without an AH (EFADV_WC_EX_WITH_SGID): uverbs.WC would be longer on all devices, for the first message
-//     of a peer, which can have the peer's Endpoint itself.
+//   - Processing hints and request IDs of 64 bits are not used. Nor are GIDs of senders without an AH
+//     (EFADV_WC_EX_WITH_SGID): uverbs.WC would be longer on all devices, for the first message of a peer, which can
+//     have the peer's Endpoint itself.
 //
 // # Bytes
 //

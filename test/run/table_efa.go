@@ -28,6 +28,7 @@ func (c *config) efaSuite() suite {
 				env: []string{guest, "GOVERBS_SLOW=1", "GOVERBS_DEVICES=efa_0,efa_1", "GOVERBS_WAYS=write"}, programs: test("conformance"),
 			},
 			{name: "verbs", kernel: "latest", device: "efa", env: env, programs: []program{{name: "srd.test"}}},
+			{name: "next", kernel: "next", device: "efa", env: env, programs: []program{{name: "srd.test"}}},
 			model("model", "", "efa"), newest, model("6.12", "6.12", "efa"),
 			model("first", "", "efa,personality=first"), model("batch", "", "efa,personality=batch"), model("read", "", "efa,personality=read"),
 			{

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -246,6 +247,86 @@ func TestUnsolicited(t *testing.T) {
 		t.Errorf("a WRITE to a QP without the option: %v", err)
 	}
 }
+
+// TestCompCounters: the card counts completions, or the error says that it cannot.
+func TestCompCounters(t *testing.T) {
+	a, b := pair(t, uverbs.QPOptions{Type: ib.SRD})
+	caps, err := a.dev.CompCounterCaps()
+	if kernel := testenv.Kernel(t); !testenv.CardIs("no-counters") && slices.Compare(kernel[:], []int{7, 3}) >= 0 {
+		testenv.Must(t, err)
+		countCompletions(t, a, b, caps)
+	} else {
+		for _, err := range []error{err, errOf(a.dev.CreateCompCounter(uverbs.CompCounterOptions{}))} {
+			if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "_COMP_CNTR") {
+				t.Errorf("a card or a kernel without counters: %v", err)
+			}
+		}
+	}
+}
+
+// countCompletions has a card count in memory of the library, of the program and of a dma-buf heap.
+func countCompletions(t *testing.T, a, b *end, caps uverbs.CompCounterCaps) {
+	t.Helper()
+	buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
+	t.Cleanup(func() { testenv.Must(t, buf.Close()) })
+	sends, far := value(a.dev.CreateCompCounter(uverbs.CompCounterOptions{}))(t), value(b.dev.CreateCompCounter(uverbs.CompCounterOptions{Buffer: buf, Offset: 4080}))(t)
+	if heap, err := uverbs.AllocBuffer(4096, uverbs.BufferOptions{Heap: "system"}); !errors.Is(err, errors.ErrUnsupported) && !errors.As(err, new(*uverbs.ArgError)) {
+		testenv.Must(t, err)
+		c := value(a.dev.CreateCompCounter(uverbs.CompCounterOptions{Buffer: heap, Offset: 8}))(t)
+		testenv.Must(t, c.SetErrors(3))
+		if n, errs, err := c.Read(); n != 0 || errs != 3 || err != nil {
+			t.Errorf("a counter in a dma-buf is %d and %d, %v", n, errs, err)
+		}
+		testenv.Must(t, c.Close(), heap.Close())
+	} else {
+		t.Logf("no dma-buf heap: %v", err)
+	}
+	ops := uverbs.CompCounterSend | uverbs.CompCounterWrite | uverbs.CompCounterRead
+	testenv.Must(t, a.qp.AttachCompCounter(sends, ops), b.qp.AttachCompCounter(far, uverbs.CompCounterRecv|uverbs.CompCounterRemoteWrite|uverbs.CompCounterRemoteRead))
+	if want := ops | uverbs.CompCounterRecv | uverbs.CompCounterRemoteRead | uverbs.CompCounterRemoteWrite; caps.Ops != want || caps.MaxCounters != 32 || caps.MaxValue != 1<<48-1 {
+		t.Errorf("counters can %+v", caps)
+	}
+	read := func(what string, c *uverbs.CompCounter, n, errs uint64) {
+		t.Helper()
+		if got, gotErrs, err := c.Read(); got != n || gotErrs != errs || err != nil {
+			t.Errorf("%s: %d completions and %d errors, %v; want %d and %d", what, got, gotErrs, err, n, errs)
+		}
+	}
+	a.to.SGL = []uverbs.SGE{a.mr.SGE(0, 64)}
+	for _, op := range []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWrite, uverbs.WRRDMARead, uverbs.WRRDMAWrite} {
+		a.to.Opcode = op
+		testenv.Must(t, b.qp.PostRecv(1, b.mr.SGE(0, 64)))
+		if wc := a.one(t, a.to); wc.Err() != nil {
+			t.Fatal(a.qp.Err(&wc))
+		}
+	}
+	a.to.RKey ^= 0x800
+	a.one(t, a.to)
+	read("sender", sends, 4, 1)
+	read("receiver", far, 4, 0)
+	testenv.Must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState)) // three receives are flushed
+	read("receives that are flushed", far, 4, 3)
+	testenv.Must(t, far.Set(10), far.Add(5), far.SetErrors(20), far.AddErrors(1))
+	read("changed", far, 15, 21)
+	for what, err := range map[string]error{
+		"the largest value": far.Set(caps.MaxValue + 1), "8 bytes too far": errOf(a.dev.CreateCompCounter(uverbs.CompCounterOptions{Buffer: buf, Offset: 4088})),
+	} {
+		if !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for what, err := range map[string]error{
+		"SEND has a counter": a.qp.AttachCompCounter(sends, uverbs.CompCounterSend), "a QP has it": far.Close(), "a counter has it": buf.Close(),
+	} {
+		if !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	testenv.Must(t, b.qp.Close(), far.Close())
+}
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }
 
 // TestFailures: a request that fails says why, and leaves the QP as it is.
 func TestFailures(t *testing.T) {

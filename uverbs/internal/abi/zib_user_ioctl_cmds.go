@@ -346,6 +346,46 @@ const (
 	UVERBS_METHOD_COUNTERS_READ    = 2
 )
 
+// enum uverbs_attrs_query_comp_cntr_caps_attr_ids
+const (
+	UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_COUNTERS            = 0
+	UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_VALUE               = 1
+	UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_SUPPORTED_QP_ATTACH_OPS = 2
+)
+
+// enum uverbs_attrs_qp_attach_comp_cntr_cmd_attr_ids
+const (
+	UVERBS_ATTR_QP_ATTACH_COMP_CNTR_HANDLE      = 0
+	UVERBS_ATTR_QP_ATTACH_COMP_CNTR_CNTR_HANDLE = 1
+	UVERBS_ATTR_QP_ATTACH_COMP_CNTR_OP_MASK     = 2
+)
+
+// enum uverbs_methods_comp_cntr
+const (
+	UVERBS_METHOD_COMP_CNTR_CREATE  = 0
+	UVERBS_METHOD_COMP_CNTR_DESTROY = 1
+	UVERBS_METHOD_COMP_CNTR_MODIFY  = 2
+	UVERBS_METHOD_COMP_CNTR_READ    = 3
+)
+
+// enum uverbs_attrs_create_comp_cntr_cmd_attr_ids
+const (
+	UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE = 0
+)
+
+// enum uverbs_attrs_destroy_comp_cntr_cmd_attr_ids
+const (
+	UVERBS_ATTR_DESTROY_COMP_CNTR_HANDLE = 0
+)
+
+// enum uverbs_attrs_modify_comp_cntr_cmd_attr_ids
+const (
+	UVERBS_ATTR_MODIFY_COMP_CNTR_HANDLE = 0
+	UVERBS_ATTR_MODIFY_COMP_CNTR_ENTRY  = 1
+	UVERBS_ATTR_MODIFY_COMP_CNTR_OP     = 2
+	UVERBS_ATTR_MODIFY_COMP_CNTR_VALUE  = 3
+)
+
 // enum uverbs_attrs_info_handles_id
 const (
 	UVERBS_ATTR_INFO_OBJECT_ID     = 0

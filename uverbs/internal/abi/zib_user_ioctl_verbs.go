@@ -109,6 +109,34 @@ const (
 	IB_UVERBS_GID_TYPE_ROCE_V2 = 2
 )
 
+// enum ib_uverbs_buffer_type
+const (
+	IB_UVERBS_BUFFER_TYPE_DMABUF = 0
+	IB_UVERBS_BUFFER_TYPE_VA     = 1
+)
+
+// enum ib_uverbs_comp_cntr_entry
+const (
+	IB_UVERBS_COMP_CNTR_ENTRY_COMP = 0
+	IB_UVERBS_COMP_CNTR_ENTRY_ERR  = 1
+)
+
+// enum ib_uverbs_comp_cntr_modify_op
+const (
+	IB_UVERBS_COMP_CNTR_MODIFY_OP_SET = 0
+	IB_UVERBS_COMP_CNTR_MODIFY_OP_INC = 1
+)
+
+// enum ib_uverbs_qp_attach_comp_cntr_op
+const (
+	IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_SEND              = 1
+	IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RECV              = 2
+	IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RDMA_READ         = 4
+	IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ  = 8
+	IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE        = 16
+	IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE = 32
+)
+
 // QueryPortRespEx is struct ib_uverbs_query_port_resp_ex (ib_user_ioctl_verbs.h), 48 bytes.
 type QueryPortRespEx struct {
 	_             structs.HostLayout

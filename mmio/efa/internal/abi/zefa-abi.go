@@ -62,6 +62,12 @@ const (
 	EFA_QUERY_DEVICE_CAPS_SQ_64_BIT_REQ_ID       = 0x200
 )
 
+// enum efa_comp_cntr_create_attrs
+const (
+	EFA_IB_ATTR_CREATE_COMP_CNTR_COMP_BUFFER = 0x1000
+	EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER  = 0x1001
+)
+
 // IbvAllocUcontextCmd is struct efa_ibv_alloc_ucontext_cmd (efa-abi.h), 8 bytes.
 type IbvAllocUcontextCmd struct {
 	_             structs.HostLayout
