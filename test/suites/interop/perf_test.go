@@ -179,7 +179,6 @@ func TestPerfRefused(t *testing.T) {
 		{"send-lat", "-s 0", "--size is 0, allowed: 1 to"},
 		{"send-lat", fmt.Sprint("-s ", most+1), fmt.Sprintf("--size is %d, allowed: 1 to %d", most+1, most)},
 		{"send-bw", "-t ud -s 65536", "--size is 65536, allowed: 1 to 1024, the MTU of rxe0"},
-		{"read-lat", "-t ud", "--type is ud, allowed: rc, dc, srd, as read-lat needs a QP with one peer"},
 		{"send-bw", "-I 60000", "--inline is 60000, allowed on rxe0: 0 to 512 bytes"},
 		{"send-bw", "-I 70000", "--inline is 70000, allowed on rxe0: 0 to 512 bytes"},
 		{"send-lat", "-I 70000 -R", "--inline is 70000, allowed on rxe0: 0 to 512 bytes"},
