@@ -119,6 +119,18 @@ func pattern(n int) []byte {
 	return b
 }
 
+// TestRates: libmlx5 has a code for every rate up to 120 Gb/s, of that rate or the next higher one.
+func TestRates(t *testing.T) {
+	var codes []byte
+	for rate := range uint8(25) {
+		av := NewAV(&AVAttr{Rate: rate})
+		codes = append(codes, av.b[avRateSL])
+	}
+	if want := unhex(t, "0000708090a0b0c0d0e0f0b0d0f00090f0000090d000000000"); !bytes.Equal(codes, want) {
+		t.Errorf("the codes are\n%x, want\n%x", codes, want)
+	}
+}
+
 // TestWQE compares WQEs byte by byte with what libmlx5 writes.
 func TestWQE(t *testing.T) {
 	for _, c := range recorded {
