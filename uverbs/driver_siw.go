@@ -51,14 +51,14 @@ var siwOps = opcodeSet{WRRDMAWrite: true, WRSend: true, WRSendWithInv: true, WRR
 func (siwDriver) operations(t ib.QPType) (opcodeSet, bool) { return siwOps, t == ib.RC }
 
 // unsupportedMR: siw always uses the memory's own address for a region, although the kernel accepts
-// others.
+// others. It has no dma-bufs, which the kernel says.
 func (siwDriver) unsupportedMR(_ *Device, r *region) string {
 	switch {
 	case r.access&AccessZeroBased != 0:
 		return "access ZERO_BASED"
 	case r.access&AccessMWBind != 0:
 		return "access MW_BIND"
-	case r.iova != r.start:
+	case r.iova != r.start && (r.slice != nil || r.buf != nil):
 		return "IOVA"
 	}
 	return ""

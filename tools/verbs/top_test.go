@@ -221,11 +221,19 @@ func (s *tty) left() {
 	if s.mode() != s.before {
 		s.t.Errorf("afterwards the modes of the terminal are\n%+v, want\n%+v", s.mode(), s.before)
 	}
-	s.until("the other screen with the cursor", func(string) bool {
+	for late := time.After(time.Minute); ; { // what it has sent may be read after its end
 		s.mu.Lock()
-		defer s.mu.Unlock()
-		return strings.Contains(s.sent, leaveScreen)
-	})
+		left := strings.Contains(s.sent, leaveScreen)
+		s.mu.Unlock()
+		if left {
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-late:
+			s.t.Fatalf("no other screen with the cursor:\n%s", s.screen())
+		}
+	}
 }
 
 // TestTopReplay: in a terminal a record is shown; keys pause it, go through tables and pages, and filter; the screen
