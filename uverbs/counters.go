@@ -138,8 +138,9 @@ type CompCounterOptions struct {
 }
 
 // CompCounter is a completion counter (struct ibv_comp_cntr). The device itself counts the completions of the QPs that
-// [QP.AttachCompCounter] attaches, in memory that Read reads without a system call. The CQs have the completions, too, and must be polled.
-// The driver efa supports counters since Linux 7.3. A CompCounter is safe for concurrent use.
+// [QP.AttachCompCounter] attaches, in memory that Read reads without a system call. The CQs have the completions,
+// too, and must be polled. The driver efa supports counters since Linux 7.3. A CompCounter is safe for concurrent
+// use.
 type CompCounter struct {
 	object
 	handle uint32
@@ -168,6 +169,8 @@ func (d *Device) CreateCompCounter(o CompCounterOptions) (*CompCounter, error) {
 		return nil, argErr(op, "Offset", o.Offset, "0 without a Buffer and a DMABuf")
 	case o.Offset < 0 || o.Offset%8 != 0:
 		return nil, argErr(op, "Offset", o.Offset, "multiples of 8, from 0")
+	case o.Buffer != nil && o.Buffer.Len() < compCounterSize:
+		return nil, argErr(op, "Buffer", fmt.Sprintf("%d bytes long", o.Buffer.Len()), "%d bytes or more", compCounterSize)
 	case o.Buffer != nil && o.Offset > o.Buffer.Len()-compCounterSize:
 		return nil, argErr(op, "Offset", o.Offset, "0 to %d, the Buffer has %d bytes", o.Buffer.Len()-compCounterSize, o.Buffer.Len())
 	}

@@ -463,6 +463,7 @@ func TestCompCounter(t *testing.T) {
 		wantArg(t, second(r.dev.CreateCompCounter(o)), "Offset")
 	}
 	wantArg(t, second(r.dev.CreateCompCounter(CompCounterOptions{Buffer: buf, DMABuf: os.Stdin})), "DMABuf")
+	wantArg(t, second(r.dev.CreateCompCounter(CompCounterOptions{Buffer: &Buffer{size: 8}})), "Buffer")
 	r.refuse["CREATE_COMP_CNTR"] = syscall.ENOMEM
 	errorIs(t, second(r.dev.CreateCompCounter(CompCounterOptions{Buffer: buf})), syscall.ENOMEM, "refused")
 	delete(r.refuse, "CREATE_COMP_CNTR")

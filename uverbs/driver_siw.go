@@ -58,7 +58,7 @@ func (siwDriver) unsupportedMR(_ *Device, r *region) string {
 		return "access ZERO_BASED"
 	case r.access&AccessMWBind != 0:
 		return "access MW_BIND"
-	case r.iova != r.start && (r.slice != nil || r.buf != nil):
+	case r.iova != r.start && !r.file:
 		return "IOVA"
 	}
 	return ""

@@ -432,3 +432,17 @@ func TestSiwKeys(t *testing.T) {
 		t.Errorf("200 requests have %d keys", len(seen))
 	}
 }
+
+// TestSiwDMABuf: siw has no dma-bufs at all. The error says so, and does not speak of the options, which the driver
+// checks for the memory of the program alone.
+func TestSiwDMABuf(t *testing.T) {
+	r := newSiwRig(t)
+	iova := uint64(1 << 20)
+	for _, o := range []MROptions{{}, {Offset: os.Getpagesize()}, {IOVA: &iova}} {
+		_, err := (&PD{object: object{dev: r.qp.dev, kind: "PD"}}).RegDMABuf(dmabufFile(t), o)
+		f, ok := errors.AsType[*FeatureError](err)
+		if !ok || f.Feature != "REG_DMABUF_MR" {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}

@@ -28,14 +28,14 @@ type MR struct {
 
 // region is a registration: the arguments for the kernel and the memory.
 type region struct {
-	access Access
-	start  uint64 // address of the memory, or offset in a dma-buf
-	iova   uint64
-	length uint64
-	buf    *Buffer // the memory of RegMR
-	offset int     // in buf
-	slice  []byte  // the memory of RegSlice
-	direct bool    // MROptions.DataDirect
+	access       Access
+	start        uint64 // address of the memory, or offset in a dma-buf
+	iova, length uint64
+	file         bool    // it is of a dma-buf
+	buf          *Buffer // the memory of RegMR
+	offset       int     // in buf
+	slice        []byte  // the memory of RegSlice
+	direct       bool    // MROptions.DataDirect
 }
 
 // pinnedMRs holds every MR that pins a slice. If a program drops such an MR without Close, the

@@ -42,7 +42,7 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &region{access: o.Access, start: uint64(offset), length: uint64(length), direct: o.DataDirect}
+	s := &region{access: o.Access, start: uint64(offset), length: uint64(length), direct: o.DataDirect, file: true}
 	if s.iova, err = o.iova(op, s.start, s.length); err != nil {
 		return nil, err
 	}

@@ -113,7 +113,7 @@ func (o *MROptions) region(op string, buf *Buffer, s *region) error {
 		s.iova, err = o.iova(op, s.start, s.length)
 	}
 	if buf.heap != nil {
-		s.start = uint64(s.offset)
+		s.start, s.file = uint64(s.offset), true
 	}
 	if err != nil {
 		buf.release()
@@ -161,7 +161,7 @@ func (m *MR) use(p *PD, h *DMAH) error {
 // handle, which only the ioctl method takes: in Linux 7.2 that method leaves an MR of rxe with
 // address and length 0, which no request can use.
 func (m *MR) register(p *PD, s *region, h *DMAH) error {
-	if s.buf != nil && s.buf.heap != nil {
+	if s.file {
 		return m.registerFile(p, s, h, s.buf.heap)
 	}
 	if err := p.dev.supportsMR("REG_MR", s); err != nil {

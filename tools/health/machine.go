@@ -162,13 +162,16 @@ func linkKind(index int) (string, error) {
 	if err != nil || len(links) == 0 || len(links[0]) < unix.SizeofIfInfomsg {
 		return "", err
 	}
-	attrs, err := nl.ParseRouteAttrAsMap(links[0][unix.SizeofIfInfomsg:])
+	attrs, err := nl.ParseRouteAttrAsMap(aligned(links[0][unix.SizeofIfInfomsg:]))
 	if err != nil {
 		return "", err
 	}
-	info, err := nl.ParseRouteAttrAsMap(attrs[unix.IFLA_LINKINFO].Value)
+	info, err := nl.ParseRouteAttrAsMap(aligned(attrs[unix.IFLA_LINKINFO].Value))
 	return unix.ByteSliceToString(info[unix.IFLA_INFO_KIND].Value), err
 }
+
+// aligned returns b without an attribute at its end that lacks its padding, on which the parser panics.
+func aligned(b []byte) []byte { return b[:len(b)&^(unix.RTA_ALIGNTO-1)] }
 
 // node is the file of a character device.
 type node struct {
