@@ -170,7 +170,7 @@ func linkKind(index int) (string, error) {
 	return unix.ByteSliceToString(info[unix.IFLA_INFO_KIND].Value), err
 }
 
-// aligned returns b without an attribute at its end that lacks its padding, on which the parser panics.
+// aligned returns b without the last attribute if that has no padding, on which the parser panics.
 func aligned(b []byte) []byte { return b[:len(b)&^(unix.RTA_ALIGNTO-1)] }
 
 // node is the file of a character device.
